@@ -35,7 +35,8 @@ class ClusterMonitor:
         self._model_name = model_name
         self._readiness = readiness
         self._reconfigurator: ReconfiguratorStats | None = None
-        self._reconfigurator_s = 0.0  # Unix time at which it was received
+        self._reconfigurator_s = 0.0  # time of the monotonic clock at which it was received
+        self._offset_s = time.time() - time.monotonic()  # Unix time at which the monotonic clock was 0
         self._loads = LoadHistory()
         self._services = ServiceWatch()
         self._recent: dict[str, Outcome] = {}  # by request id, newest last
@@ -63,7 +64,7 @@ class ClusterMonitor:
         """Send an update to every reader of `updates` each second, until cancelled."""
         while True:
             if self._readiness.stats is None:
-                self._loads.add(LoadView(t_s=time.time()))  # a gap in the charts
+                self._loads.add(LoadView(t_s=self._now_s()))  # a gap in the charts
             self._tick.set()
             self._tick = asyncio.Event()
             await pause(STATS_S)
@@ -76,7 +77,7 @@ class ClusterMonitor:
     @property
     def reconfigurator(self) -> ReconfiguratorStats | None:
         """None: no reconfigurator runs."""
-        return self._reconfigurator if time.time() - self._reconfigurator_s < STATS_TIMEOUT_S else None
+        return self._reconfigurator if time.monotonic() - self._reconfigurator_s <= STATS_TIMEOUT_S else None
 
     def recent(self, accepts: Callable[[Outcome], bool]) -> Iterator[Outcome]:
         """The most recently finished requests that `accepts` selects, newest first, without the details of steps and
@@ -109,16 +110,20 @@ class ClusterMonitor:
             yield Update(loads=loads, cluster=self.cluster(), ended=self._ended, plans=self._plans)
             await self._tick.wait()
 
+    def _now_s(self) -> float:
+        """Unix time of a load, which increases also if the machine's clock is set back."""
+        return self._offset_s + time.monotonic()
+
     async def _receive_stats(self, msg: Msg) -> None:
         stats = try_decode(msg, SchedulerStats)
         if stats is not None:
             self._readiness.receive_stats(stats)
-            self._loads.add(load_view(stats, self._readiness.instances.instances(), time.time()))
+            self._loads.add(load_view(stats, self._readiness.instances.instances(), self._now_s()))
 
     async def _receive_reconfigurator(self, msg: Msg) -> None:
         stats = try_decode(msg, ReconfiguratorStats)
         if stats is not None:
-            self._reconfigurator, self._reconfigurator_s = stats, time.time()
+            self._reconfigurator, self._reconfigurator_s = stats, time.monotonic()
 
     async def _receive_outcome(self, msg: Msg) -> None:
         outcome = try_decode(msg, Outcome)

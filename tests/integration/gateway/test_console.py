@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from typing import Any
 
 import httpx
@@ -203,6 +204,19 @@ async def test_the_load_is_that_of_the_schedulers_stats(gateway: RunningGateway,
     assert update["cluster"]["policy"] == "dilaserve"
     [instance] = update["cluster"]["nodes"][0]["instances"]
     assert (instance["requests"], instance["tokens"], instance["step_latency_ms"]) == (4, 300, 12.0)
+
+
+async def test_loads_are_sent_after_the_machines_clock_is_set_back(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (await first_update(gateway))["loads"][-1]["t_s"]
+    unix_s = time.time
+    monkeypatch.setattr(time, "time", lambda: unix_s() - 3600)
+
+    async def is_sent() -> bool:
+        return bool((await first_update(gateway))["loads"][-1]["t_s"] > before)
+
+    await until(is_sent)
 
 
 async def test_without_a_scheduler_the_load_is_null(lonely_gateway: RunningGateway) -> None:
