@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from services.gateway.console.cluster_view import LoadView
-from services.gateway.console.load_history import EVERY_S, MAX_RECENT, LoadHistory
+from services.gateway.console.load_history import MAX_RECENT, OLDER_INTERVAL_S, LoadHistory
 
 HOURS_S = 3 * 3600
 
@@ -25,7 +25,7 @@ def test_the_hour_before_is_kept_with_a_load_in_each_interval() -> None:
     times = [load.t_s for load in history(HOURS_S).after(0.0)]
     assert times == sorted(set(times))
     assert times[0] <= HOURS_S - 3590
-    assert max(later - earlier for earlier, later in pairwise(times)) <= EVERY_S
+    assert max(later - earlier for earlier, later in pairwise(times)) <= OLDER_INTERVAL_S
     assert len(times) < 700
 
 
