@@ -27,7 +27,7 @@ from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.bus_failover import bus_servers
 from experiments.cell_capacity import BLOCK, OUTPUT, RATE, TOKENS_PER_STEP, new_registration
 from experiments.live_cluster import CELL, chat_body
-from experiments.paced_instances import PacedInstance, running
+from experiments.paced_instances import PacedInstance, running_instances
 from experiments.planner_scale import DATA, RPS_PER_GPU, draw_workload, run_stage1, run_stage2
 from experiments.report import RESULTS, Report
 from experiments.scale_simulation import INSTANCES, RPS_PER_INSTANCE
@@ -108,7 +108,7 @@ async def measure(seconds: float, clients: int, *, stream: bool) -> Mapping[str,
         await bus.set_up()
         instances = [PacedInstance(f"paced-{n}", BLOCK, TOKENS_PER_STEP) for n in range(SMALL_CELL)]
         url = f"http://127.0.0.1:{port}"
-        async with running(bus, instances, new_registration(), 1 / RATE):
+        async with running_instances(bus, instances, new_registration(), 1 / RATE):
             await wait_until(gateway_ready, url)
             async with closed_loop(url, clients, stream=stream) as replies:
                 await asyncio.sleep(WARM_UP_S)

@@ -21,7 +21,7 @@ from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.bus_failover import bus_servers
 from experiments.fault_load import until
 from experiments.live_cluster import CELL
-from experiments.paced_instances import PacedInstance, running
+from experiments.paced_instances import PacedInstance, running_instances
 from experiments.report import RESULTS, Report
 from experiments.service_process import cpu_time_s, service
 from shared.arrays import pack_int32
@@ -122,7 +122,7 @@ async def measure(count: int, seconds: float) -> CapacitySample:
         await bus.nc.subscribe(bus.subjects.outcomes("*"), cb=replace)
         await until(lambda: bool(stats), LIMIT_S)
         instances = [PacedInstance(f"paced-{n}", BLOCK, TOKENS_PER_STEP) for n in range(count)]
-        async with running(bus, instances, new_registration(), 1 / RATE):
+        async with running_instances(bus, instances, new_registration(), 1 / RATE):
             for _ in range(count * REQUESTS):
                 await bus.publish(bus.subjects.requests, new_request(next(numbers)))
             await until(lambda: _all_run(instances) and stats[-1].deferred == 0, LIMIT_S)

@@ -14,12 +14,11 @@ from nats.aio.msg import Msg
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
-from shared.bus.subjects import step_consumer
+from shared.bus.subjects import HEARTBEAT_S, step_consumer
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepResults
 from shared.tasks import cancel, pause
 
-HEARTBEAT_S = 1.0
 TOKEN = 100  # that every step writes
 
 
@@ -80,7 +79,7 @@ class PacedInstance:
 
 
 @asynccontextmanager
-async def running(
+async def running_instances(
     bus: Bus, instances: Sequence[PacedInstance], registration: Instance, interval_s: float
 ) -> AsyncIterator[None]:
     """Register the instances, each with its own id, and run them during the body, an iteration each `interval_s`."""
