@@ -87,7 +87,7 @@ class SwarmCluster:
 
     @contextmanager
     def outcomes(self, on: SwarmNode) -> Iterator[BusMonitor]:
-        """Monitor the outcomes from a service on a node; they are there after the body."""
+        """Log the outcomes with a service on a node during the body; the monitor has them when the body has ended."""
         monitor, source = BusMonitor(), Path(__file__).with_name("outcome_log.py").read_text("utf-8")
         password, manager = self.environ["NATS_GATEWAY_PASSWORD"], self.nodes[0]
         url = ",".join(f"nats://gateway:{password}@{server}:4222" for server in ("nats", "nats-2", "nats-3"))
@@ -115,8 +115,11 @@ def _add(monitor: BusMonitor, line: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def swarm_cluster(nodes: Sequence[SwarmNode], *, build: bool) -> Iterator[SwarmCluster]:
-    """Copy to each node its images, deploy, and remove the stack at the end. Raises: CannotRun."""
+def three_node_cluster(nodes: Sequence[SwarmNode], *, build: bool) -> Iterator[SwarmCluster]:
+    """Copy its images to each node, and deploy; `swarm_nodes` removes the nodes with the stack.
+
+    Raises: CannotRun; RuntimeError if a command fails or the system is not ready in time.
+    """
     variables = compose_environ()
     if build:
         build_images(variables)

@@ -22,7 +22,7 @@ from experiments.fault_table.load import Answer, figures, send
 from experiments.live_cluster import held_out_requests
 from experiments.report import RESULTS, Report, target_list
 from experiments.scheduler_failover import longest_pause_s
-from experiments.swarm_cluster import CELL_NAME, STACK, SwarmCluster, swarm_cluster
+from experiments.swarm_cluster import CELL_NAME, STACK, SwarmCluster, three_node_cluster
 from experiments.swarm_nodes import SwarmNode, swarm_nodes
 from shared.bus.subjects import Subjects
 
@@ -61,7 +61,7 @@ def main(
     report = Report("Faults of a Swarm of three nodes", note)
     report.add_columns(*COLUMNS)
     try:
-        with docker_engine(), swarm_nodes(3) as nodes, swarm_cluster(nodes, build=build) as cluster:
+        with docker_engine(), swarm_nodes(3) as nodes, three_node_cluster(nodes, build=build) as cluster:
             bad = [
                 asyncio.run(run(cluster, fault, rate, away, report))
                 for make in (

@@ -8,7 +8,7 @@ import pytest
 from experiments.docker_engine import CannotRun
 from experiments.fault_table.load import figures, send, send_all
 from experiments.live_cluster import held_out_requests
-from experiments.swarm_cluster import SwarmCluster, swarm_cluster
+from experiments.swarm_cluster import SwarmCluster, three_node_cluster
 from experiments.swarm_nodes import swarm_nodes
 from tests.support.waiting import until
 
@@ -23,7 +23,7 @@ RECOVERY_S = 120.0
 @pytest.fixture(scope="module")
 def cluster(engine: None) -> Iterator[SwarmCluster]:
     try:
-        with swarm_nodes(3) as nodes, swarm_cluster(nodes, build=True) as found:
+        with swarm_nodes(3) as nodes, three_node_cluster(nodes, build=True) as found:
             yield found
     except CannotRun as error:
         pytest.skip(str(error))
