@@ -22,13 +22,13 @@ def process_name() -> str:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has."""
+    """The resident memory of this process, in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 async def report_health(bus: Bus, service: str) -> None:
-    """Publish the state of this process every HEALTH_S until cancelled, then that it ends."""
+    """Publish the state of this process every HEALTH_S. When cancelled, publish a last message with `has_ended`."""
     health, began_s = ServiceHealth(process=process_name(), version=version("dilaserve")), time.monotonic()
     subject = bus.subjects.health(service)
     try:
