@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-MAX_START_S = 10.0  # after which a gateway that shares its port accepts connections all the same, to give its reasons
+MAX_START_S = 10.0  # limit of the wait for readiness; then `/ready` states the reasons
 
 
 def main() -> int:
@@ -67,7 +67,7 @@ def prepare(settings: GatewaySettings) -> Service:
 
 
 def raise_connection_limit() -> None:
-    """Raise the limit on open files to the system's maximum; the usual 1,024 is less than the requests it serves."""
+    """Raise the limit on open files to the system's maximum; the usual 1,024 is less than the number of connections."""
     _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # another limit of the system is lower
         resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
@@ -96,12 +96,41 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set; then refuse new requests, let open ones end, and return. `texts`: of each model.
 
-    A gateway that shares its port refuses none: it accepts connections once it is ready, and leaves the port first.
+    If several gateways share the port, this one accepts connections once it is ready, at latest after MAX_START_S, and
+    leaves the port before it drains, so it refuses no request.
     """
     api_keys = open_api_keys(settings)
     context = build_context(settings, texts, api_keys)
+    server = Server(server_config(settings, context))
+    async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
+        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
+        if settings.auth:
+            bus_tasks.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
+        connecting = tasks.create_task(
+            run_together(cell.run(bus_tasks if cell is context.own_cell else ()) for cell in context.cells)
+        )
+        monitoring = [tasks.create_task(cell.monitor.run()) for cell in context.cells]
+        if settings.listener_fd is not None:
+            await run_until_stopped(stop, until_ready(context))
+        server.should_exit = stop.is_set()
+        serving = tasks.create_task(server.serve(list(sockets)))
+        if not server.should_exit:
+            scheme, (host, port) = "https" if server.config.is_ssl else "http", sockets[0].getsockname()[:2]
+            models = ", ".join(model.name for model in context.models)
+            log.info("listening", url=f"{scheme}://{url_host(host)}:{port}", model=models)
+        await stop.wait()
+        await drain(settings, context.cells, server, connecting)
+        server.should_exit = True
+        await cancel(monitoring)
+        await serving
+    await asyncio.gather(*(cell.connection.close() for cell in context.cells))
+
+
+def server_config(settings: GatewaySettings, context: AppContext) -> uvicorn.Config:
+    """The HTTP server of the API. Raises: BadInput if the TLS files cannot be used."""
     tls = server_tls(settings.tls_certificate, settings.tls_key)
-    config = uvicorn.Config(
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
+    return uvicorn.Config(
         WebGuard(build_app(context), settings),
         http=BoundedHttpProtocol,
         headers=SECURITY_HEADERS,
@@ -111,42 +140,24 @@ async def serve(
         timeout_graceful_shutdown=2,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
-    server, shares_port = Server(config), settings.listener_fd is not None
-    async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        uses: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
-        if settings.auth:
-            uses.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
-        cells = context.cells
-        connecting = tasks.create_task(
-            run_together(cell.run(uses if cell is context.own_cell else ()) for cell in cells)
-        )
-        monitoring = [tasks.create_task(cell.monitor.run()) for cell in cells]
-        if shares_port:
-            await run_until_stopped(stop, until_ready(context))
-        server.should_exit = stop.is_set()
-        serving = tasks.create_task(server.serve(list(sockets)))
-        scheme, (host, port) = "http" if tls is None else "https", sockets[0].getsockname()[:2]
-        models = ", ".join(model.name for model in context.models)
-        if not server.should_exit:
-            log.info("listening", url=f"{scheme}://{url_host(host)}:{port}", model=models)
-        await stop.wait()
-        log.info("draining", requests=sum(cell.inflight.count for cell in cells))
-        ends_s = time.monotonic() + settings.drain_timeout_s
-        if shares_port:
-            for cell in cells:
-                cell.monitor.close()  # ends the console's streams, which begin again at another gateway
-            await server.leave(settings.drain_timeout_s)
+
+
+async def drain(
+    settings: GatewaySettings, cells: Sequence[CellContext], server: Server, connecting: asyncio.Task[None]
+) -> None:
+    """Leave a shared port, refuse new requests, and let open ones end."""
+    log.info("draining", requests=sum(cell.inflight.count for cell in cells))
+    ends_s = time.monotonic() + settings.drain_timeout_s
+    if settings.listener_fd is not None:
         for cell in cells:
-            cell.readiness.draining = True
-        await cancel([connecting])  # gives batches back to the bus
-        await asyncio.gather(*(cell.inflight.drain(max(0.0, ends_s - time.monotonic())) for cell in cells))
-        for cell in cells:
-            cell.monitor.close()
-        server.should_exit = True
-        await cancel(monitoring)
-        await serving
-    await asyncio.gather(*(cell.connection.close() for cell in cells))
+            cell.monitor.close()  # ends the console's streams, which begin again at another gateway
+        await server.leave_port(settings.drain_timeout_s)
+    for cell in cells:
+        cell.readiness.draining = True
+    await cancel([connecting])  # gives batches back to the bus
+    await asyncio.gather(*(cell.inflight.drain(max(0.0, ends_s - time.monotonic())) for cell in cells))
+    for cell in cells:
+        cell.monitor.close()
 
 
 async def until_ready(context: AppContext) -> None:
@@ -160,6 +171,10 @@ async def until_ready(context: AppContext) -> None:
 
 
 def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> AppContext:
+    """The state of the gateway. `texts`: of each model.
+
+    Raises: BadInput if `more_models`, `service_tiers` or `reasoning_efforts` is invalid.
+    """
     of_models = zip(by_model(served_cells(settings)), texts, strict=True)
     models = [ModelCells.of([CellContext.of(cell, text) for cell in cells]) for cells, text in of_models]
     connection = models[0].first.connection

@@ -12,7 +12,7 @@ CHECK_S = 0.05  # between two looks at the open connections
 
 
 class Server(uvicorn.Server):
-    """uvicorn without signal handlers: `serve` drains first."""
+    """uvicorn's server without its signal handlers: the gateway handles the signals, and drains first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -27,8 +27,8 @@ class Server(uvicorn.Server):
             for each in sockets or ():
                 each.close()
 
-    async def leave(self, within_s: float) -> None:
-        """Accept no more connections, and close each open one after its next response, an idle one after uvicorn's
+    async def leave_port(self, within_s: float) -> None:
+        """Accept no more connections, and close each open one after its next response, an idle one after its
         limit. Return when none is open, at latest after `within_s`.
 
         A connection that the system has queued is another gateway's, as the socket is shared.

@@ -28,13 +28,13 @@ def listeners(settings: GatewaySettings) -> list[socket.socket]:
 
     Raises: DilaserveError as `listen`; BadInput if the given descriptor is no socket.
     """
-    found = [listen(settings.host, settings.port) if settings.listener_fd is None else _given(settings.listener_fd)]
+    found = [listen(settings.host, settings.port) if settings.listener_fd is None else _inherited(settings.listener_fd)]
     if settings.metrics_port:
         found.append(listen(settings.metrics_host, settings.metrics_port))
     return found
 
 
-def _given(descriptor: int) -> socket.socket:
+def _inherited(descriptor: int) -> socket.socket:
     try:
         return socket.socket(fileno=descriptor)
     except OSError as error:
