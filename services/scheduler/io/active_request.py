@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 from msgspec.structs import replace
 
 from services.scheduler.core import SchedulerCore
@@ -42,14 +43,17 @@ def matching_requests(
     query: UnfinishedQuery, received: Iterable[WaitingRequest], core: SchedulerCore
 ) -> Iterator[ActiveRequest]:
     """The requests that the query asks for, in order. The state of the others, which may be many, is not read."""
+    there = _requests_on(query.instance, core) if query.instance else None
     for each in received:
-        if query.key in (None, each.key) and query.id_part in each.request_id and _is_on(query.instance, each, core):
+        is_there = there is None or each.request_id in there
+        if is_there and query.key in (None, each.key) and query.id_part in each.request_id:
             yield active_request(each, core)
 
 
-def _is_on(instance: str, received: WaitingRequest, core: SchedulerCore) -> bool:
-    """Whether the instance runs the request; an empty one: whether any does, or none."""
-    if not instance:
-        return True
-    row = core.table.row_of.get(received.request_id)
-    return row is not None and core.table.instance.item(row) == core.fleet.index_of.get(instance)
+def _requests_on(instance: str, core: SchedulerCore) -> set[str]:
+    """The ids of the requests whose next step the instance runs."""
+    table, index = core.table, core.fleet.index_of.get(instance)
+    if index is None:
+        return set()
+    rows = np.flatnonzero((table.ticket != 0) & (table.instance == index))
+    return {table.entry(row).request_id for row in rows.tolist()}
