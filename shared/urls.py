@@ -1,4 +1,4 @@
-"""Addresses of servers: without their secrets for messages and logs; several in one text."""
+"""Addresses of servers: without their secrets for messages and logs; several in one text; the host of a URL."""
 
 import re
 
@@ -15,3 +15,8 @@ def without_credentials(url: str) -> str:
 def server_urls(urls: str) -> list[str]:
     """The URLs in a text with commas between them, each with its scheme; a single one may lack it."""
     return NEXT_SERVER.split(urls)
+
+
+def url_host(host: str) -> str:
+    """A host as it is written in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host

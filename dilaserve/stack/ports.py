@@ -5,6 +5,7 @@ import socket
 from contextlib import ExitStack
 
 from shared.errors import BadInput
+from shared.urls import url_host
 
 LOOPBACK = "127.0.0.1"
 
@@ -27,7 +28,7 @@ def client_url(host: str, port: int, *, tls: bool = False) -> str:
     """The URL at which this machine reaches a server that listens on `host`."""
     scheme = "https" if tls else "http"
     reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104  (the wildcard address)
-    return f"{scheme}://[{reached}]:{port}" if ":" in reached else f"{scheme}://{reached}:{port}"
+    return f"{scheme}://{url_host(reached)}:{port}"
 
 
 def check_free(host: str, port: int, option: str = "--port") -> None:
@@ -40,4 +41,4 @@ def check_free(host: str, port: int, option: str = "--port") -> None:
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         reason = f"the port is taken; choose another with {option}" if taken else error.strerror or str(error)
-        raise BadInput(f"cannot listen on {host}:{port}: {reason}") from None
+        raise BadInput(f"cannot listen on {url_host(host)}:{port}: {reason}") from None

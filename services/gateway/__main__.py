@@ -26,7 +26,7 @@ from services.gateway.batches.file_store import FileStore
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.http_server import CHECK_S, Server
-from services.gateway.listeners import listeners, url_host
+from services.gateway.listeners import listeners
 from services.gateway.model_cells import ModelCells
 from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
@@ -38,6 +38,7 @@ from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_program, run_service, stop_on_signal
 from shared.tasks import cancel, run_together, run_until_stopped
 from shared.text import TextModel
+from shared.urls import url_host
 
 if TYPE_CHECKING:
     from services.gateway.admission.api_keys import ApiKeyCache

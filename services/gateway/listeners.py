@@ -4,6 +4,7 @@ import socket
 
 from services.gateway.settings import GatewaySettings
 from shared.errors import BadInput, DilaserveError
+from shared.urls import url_host
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -16,11 +17,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise DilaserveError(f"cannot listen on {url_host(host)}:{port}: {reason}") from None
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it: no 40 ms waits
     return listener
-
-
-def url_host(host: str) -> str:
-    """A host as it is written in a URL: an IPv6 address in brackets."""
-    return f"[{host}]" if ":" in host else host
 
 
 def listeners(settings: GatewaySettings) -> list[socket.socket]:

@@ -1,8 +1,8 @@
-"""Addresses without their secrets, and lists of them."""
+"""Addresses of servers in messages: without their secrets; several in one text; the host of a URL."""
 
 import pytest
 
-from shared.urls import server_urls, without_credentials
+from shared.urls import server_urls, url_host, without_credentials
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,8 @@ def test_a_url_is_shown_without_its_credentials(url: str, shown: str) -> None:
 )
 def test_a_list_is_split_between_servers_and_not_within_passwords(urls: str, each: list[str]) -> None:
     assert server_urls(urls) == each
+
+
+@pytest.mark.parametrize(("host", "written"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("node-1", "node-1")])
+def test_a_url_has_an_ipv6_address_in_brackets(host: str, written: str) -> None:
+    assert url_host(host) == written
