@@ -59,7 +59,7 @@ reference: $(READY) ## write the generated files docs/asyncapi.json and docs/con
 # The lock pins every package. torch goes first, so that no other package pulls in another build of it. pip would compile
 # all modules, one after the other; imports compile those that serving needs, a tenth of them.
 $(SERVING): pyproject.toml requirements.lock
-	@"$(PYTHON)" -c '$(SUITS)' 2>/dev/null || { echo "needs Python 3.11 or newer with its venv module: apt install python3.11-venv (or set PYTHON=...)"; exit 1; }
+	@"$(PYTHON)" -c '$(SUITS)' 2>/dev/null || { echo "needs Python 3.11 or newer with its venv module: apt install python3-venv (or set PYTHON=...)"; exit 1; }
 	@echo "Setting up $(VENV), once: downloads and installs packages (torch is the largest). Takes minutes."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "1 of 2: torch"

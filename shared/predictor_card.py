@@ -41,6 +41,22 @@ class PredictorCard(msgspec.Struct, frozen=True, kw_only=True):
         return np.interp(thresholds, self.thresholds, self.tokens_per_step)
 
 
+def find_predictor_card(named: str, model: Path) -> PredictorCard | None:
+    """The card in the `named` directory, or if none is named in the model's; None if the model has no predictor.
+
+    Raises: BadInput if the card is invalid, or missing where it is named.
+    """
+    directory = predictor_directory(named, model)
+    if not named and not (directory / CARD_FILE).exists():
+        return None
+    return read_predictor_card(directory)
+
+
+def predictor_directory(named: str, model: Path) -> Path:
+    """The `named` directory of a step predictor, or if none is named that of the model."""
+    return Path(named or model / "predictor")
+
+
 def read_predictor_card(directory: Path) -> PredictorCard:
     """Raises: BadInput if the card is missing or invalid."""
     path = directory / CARD_FILE

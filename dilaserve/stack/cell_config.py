@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from services.scheduler.cell import cell_config
-from services.scheduler.factory import read_card
 from services.scheduler.settings import SchedulerSettings
 from shared.bus.cell_config import read_config, replace_config
 from shared.bus.client import Bus
 from shared.messages.cell import CellConfig
 from shared.model_files import default_model_name, find_model
+from shared.predictor_card import find_predictor_card
 from shared.service import connect_to_bus
 from shared.settings import ServiceSettings, read_settings
 from shared.text import read_model_card
@@ -26,7 +26,7 @@ def cell_config_of(environ: Mapping[str, str]) -> CellConfig:
     settings = read_settings(SchedulerSettings, environ)
     directory = find_model(settings.model, weights=False)
     model = read_model_card(directory, settings.model_name or default_model_name(settings.model))
-    return cell_config(settings, model, read_card(settings, directory))
+    return cell_config(settings, model, find_predictor_card(settings.predictor, directory))
 
 
 async def replace_cell_config(settings: ServiceSettings, config: CellConfig) -> None:

@@ -117,7 +117,7 @@ async def _start(
     await _postgres(supervisor, options)
     if stack.reconfigures:
         await resources.enter_async_context(_node_agent(supervisor, stack, nats_urls))
-    supervisor.start(reconfigurator_program(stack, config, nats_urls, database))
+    supervisor.start(reconfigurator_program(stack, nats_urls, database))
     await wait_until(partial(gateway_ready, certificate=certificate), addresses.url)
     supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)

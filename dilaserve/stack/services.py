@@ -105,12 +105,10 @@ def worker_program(stack: Stack, nats_urls: NatsUrls, spec: InstanceSpec) -> Pro
     )
 
 
-def reconfigurator_program(stack: Stack, config: CellConfig, nats_urls: NatsUrls, database_url: str) -> Program:
+def reconfigurator_program(stack: Stack, nats_urls: NatsUrls, database_url: str) -> Program:
     own: dict[str, Any] = {"database_url": database_url, "metrics_port": _metrics_port(stack, "reconfigurator")}
     known = read_profile(stack.options.profile).tp_degrees if stack.options.profile else TP_DEGREES
     own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots and tp in known]  # workers refuse others
-    if config.predictor:
-        own["predictor"] = predictor_directory(stack)
     if stack.reconfigures:
         own |= {"launcher": "process", "nodes": f"{NODE}:{stack.slots}"}
     return _program(BusUser.RECONFIGURATOR, stack, nats_urls, **own)

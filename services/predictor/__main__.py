@@ -1,7 +1,10 @@
 """Wiring: load the model, connect, answer, drain."""
 
 import asyncio
+from functools import partial
+from pathlib import Path
 
+import structlog
 import uvloop
 
 from services.predictor.metrics import PredictorMetrics
@@ -11,8 +14,11 @@ from services.predictor.settings import PredictorSettings
 from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.metrics import serve_metrics
+from shared.predictor_card import find_predictor_card
 from shared.service import Service, run_program, run_service, serve_on_bus
 from shared.tasks import run_until_stopped
+
+log = structlog.get_logger(__name__)
 
 
 def main() -> int:
@@ -21,7 +27,9 @@ def main() -> int:
 
 
 def prepare(settings: PredictorSettings) -> Service:
-    """Load the model. Raises: BadInput."""
+    """Load the step predictor. Raises: BadInput."""
+    if find_predictor_card(settings.predictor, Path(settings.model)) is None:
+        return serve_on_bus("predictor", settings, partial(wait, settings.directory))
     predictor, card = load_predictor(settings.directory)
     metrics = PredictorMetrics(card.version)
     serve_metrics(metrics.registry, settings)
@@ -31,6 +39,16 @@ def prepare(settings: PredictorSettings) -> Service:
         await PredictorService(bus, predictor, card.version, metrics).run(stop)
 
     return serve_on_bus("predictor", settings, serve)
+
+
+async def wait(directory: Path, bus: Bus, stop: asyncio.Event) -> None:
+    """Run without a step predictor, as the model has none, until `stop` is set.
+
+    Raises: BadInput if the cell has one.
+    """
+    await run_until_stopped(stop, wait_and_check_config(bus, {"predictor": "none"}))
+    log.warning("no step predictor: there is nothing to do", directory=str(directory), fix="dilaserve tune")
+    await stop.wait()
 
 
 if __name__ == "__main__":

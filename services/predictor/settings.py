@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from shared.predictor_card import predictor_directory
 from shared.settings import ServiceSettings
 
 
@@ -11,4 +12,4 @@ class PredictorSettings(ServiceSettings, frozen=True, kw_only=True):
 
     @property
     def directory(self) -> Path:
-        return Path(self.predictor or Path(self.model) / "predictor")
+        return predictor_directory(self.predictor, Path(self.model))

@@ -30,7 +30,7 @@ from shared.messages.cell import DEFAULT_CACHE, DEFAULT_THRESHOLDS, CellConfig
 from shared.messages.plans import ReconfiguratorStats
 from shared.messages.stats import STATS_S
 from shared.metrics import serve_metrics
-from shared.predictor_card import read_predictor_card
+from shared.predictor_card import find_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_program, run_service, serve_on_bus
 from shared.tasks import pause, run_beside, run_until_stopped
@@ -42,7 +42,7 @@ class ReconfigurationConfig:
 
     planner: Planner
     profile: LatencyProfile
-    predictor: str | None  # version of the step predictor; None: none is named
+    predictor: str | None  # version of the step predictor; None: there is none
 
 
 def main() -> int:
@@ -80,11 +80,11 @@ def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | No
     thresholds = sorted(cell.used_thresholds if cell else settings.thresholds or DEFAULT_THRESHOLDS)
     cache = settings.cache or (cell.cache if cell else DEFAULT_CACHE)
     prior: Mapping[float, float] = {}
-    version = None
-    if settings.predictor:
-        card = read_predictor_card(Path(settings.predictor))
-        means = card.mean_tokens_per_step(np.array(thresholds))
-        prior, version = dict(zip(thresholds, means.tolist(), strict=True)), card.version
+    card = None
+    if settings.predictor or settings.model:
+        card = find_predictor_card(settings.predictor, Path(settings.model))
+    if card:
+        prior = dict(zip(thresholds, card.mean_tokens_per_step(np.array(thresholds)).tolist(), strict=True))
     planning = PlanningSettings(
         thresholds, settings.tp_degrees, settings.batch_sizes, settings.rps_buffer, exact_cache=cache == "block"
     )
@@ -92,7 +92,7 @@ def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | No
     return ReconfigurationConfig(
         planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),
         profile=read_profile(Path(settings.profile)) if settings.profile else LatencyProfile({}),
-        predictor=version,
+        predictor=card.version if card else None,
     )
 
 
@@ -106,7 +106,7 @@ async def plan(
 ) -> None:
     """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set.
 
-    `predictor`: the version of the one that the settings name. Raises: BadInput if the settings differ from the cell's.
+    `predictor`: its version. Raises: BadInput if the settings differ from the cell's.
     """
     own = {"thresholds": tuple(sorted(set(settings.thresholds))), "cache": settings.cache, "predictor": predictor}
     cell = await run_until_stopped(stop, wait_and_check_config(bus, own))

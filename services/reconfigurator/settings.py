@@ -17,7 +17,8 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     launcher: Literal["none", "process", "docker", "swarm"] = "none"  # starts and stops instances; none: no changes
     nodes: tuple[str, ...] = ()  # NAME:GPUS of each node that may run instances
     profile: str = ""  # PROFILE.csv; a TP degree that it lacks is planned once an instance registers a profile for it
-    predictor: str = ""  # directory of a step predictor, for tokens per step before any are observed
+    model: str = ""  # directory of the served model, for its step predictor
+    predictor: str = ""  # directory of a step predictor, for the first tokens per step; empty: the model's
     tp_degrees: tuple[Positive, ...] = (1, 2, 4)  # TP degrees to plan with
     thresholds: tuple[Threshold, ...] = ()  # thresholds to plan with; empty: the cell's
     batch_sizes: tuple[Positive, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # batch sizes in tokens

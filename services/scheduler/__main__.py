@@ -8,7 +8,7 @@ import uvloop
 
 from services.scheduler.cell import cell_config, own_values, with_config
 from services.scheduler.events import StepsLost
-from services.scheduler.factory import build_core, read_card
+from services.scheduler.factory import build_core
 from services.scheduler.io.drain_watch import DrainWatch
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.instance_events import InstanceEvents
@@ -37,7 +37,7 @@ from shared.health import process_name
 from shared.messages.cell import CellConfig
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
-from shared.predictor_card import PredictorCard
+from shared.predictor_card import PredictorCard, find_predictor_card
 from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus
 from shared.tasks import cancel, run_beside, run_until_stopped
 from shared.text import TextModel
@@ -54,7 +54,7 @@ def prepare(settings: SchedulerSettings) -> Service:
     """Load the tokenizer and the predictor's card. Raises: BadInput."""
     directory = find_model(settings.model, weights=False)
     text = TextModel(directory, settings.model_name or default_model_name(settings.model))
-    card = read_card(settings, directory)
+    card = find_predictor_card(settings.predictor, directory)
     metrics = SchedulerMetrics()
     serve_metrics(metrics.registry, settings)
     return serve_on_bus("scheduler", settings, partial(serve, settings, text, card, metrics))

@@ -1,13 +1,11 @@
 """Builds the scheduler's core from its settings, for the live service and for the simulator."""
 
-from pathlib import Path
-
 import numpy as np
 
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
-from shared.predictor_card import CARD_FILE, PredictorCard, read_predictor_card
+from shared.predictor_card import PredictorCard
 from shared.text import TextModel
 
 NO_TOKEN = -1
@@ -48,14 +46,3 @@ def build_core(
     )
     text_ended = ending_text.ended if ending_text else lambda _output_ids, _request: False
     return SchedulerCore(core_settings, lambda estimates: policy.build(settings, estimates), text_ended)
-
-
-def read_card(settings: SchedulerSettings, model: Path) -> PredictorCard | None:
-    """The predictor's card; None if the model has none, and the settings name none.
-
-    Raises: BadInput if it is invalid, or if the settings name one that is missing.
-    """
-    directory = Path(settings.predictor or model / "predictor")
-    if not settings.predictor and not (directory / CARD_FILE).exists():
-        return None
-    return read_predictor_card(directory)

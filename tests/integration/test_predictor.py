@@ -20,7 +20,7 @@ from tests.builders import ANY_MODEL
 from tests.support.nats import NatsServer
 from tests.support.services import service, stop
 from tests.support.trajectories import THRESHOLDS, random_trajectory, write_predictor
-from tests.support.waiting import until
+from tests.support.waiting import reached, until
 
 LIMIT_S = 20.0
 
@@ -141,18 +141,20 @@ async def test_on_sigterm_delivered_queries_are_answered(
             await replies.next_msg(timeout=LIMIT_S)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"predictor": "/nowhere"}, "no predictor in /nowhere"),
-        ({"predictor": None, "model": "/nowhere"}, "no predictor in /nowhere/predictor"),
-    ],
-)
-def test_an_invalid_setting_ends_the_start_with_one_line(
-    settings: Mapping[str, object], wrong: Mapping[str, object], error: str, tmp_path: Path
+def test_a_missing_predictor_that_is_named_ends_the_start_with_one_line(
+    settings: Mapping[str, object], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    with service("predictor", {**settings, **wrong}, log) as process:
+    with service("predictor", {**settings, "predictor": "/nowhere"}, log) as process:
         assert process.wait(timeout=LIMIT_S) == 2
     [line] = log.read_text().splitlines()
-    assert error in line
+    assert "no predictor in /nowhere" in line
+
+
+async def test_without_a_predictor_of_the_model_it_waits_until_it_is_stopped(
+    settings: Mapping[str, object], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with service("predictor", {**settings, "predictor": None, "model": tmp_path}, log) as process:
+        await reached(lambda: "no step predictor" in log.read_text())
+        assert stop(process) == 0

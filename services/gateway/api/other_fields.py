@@ -37,8 +37,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 # Those of a body in another form than a completion's, where a client may give a completion's fields by mistake.
 NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
+    "canvas": (False,),
     "frequency_penalty": (0,),
     "guided_choice": (),
+    "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
     "logit_bias": ({},),
@@ -47,6 +49,7 @@ NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
     "messages": (),
     "n": (1,),
     "presence_penalty": (0,),
+    "reasoning_effort": (),
     "response_format": ({"type": "text"},),
     "stop": ([],),
     "structured_outputs": (),

@@ -199,7 +199,7 @@ def programs(directory: Path, urls: Mapping[str, str], **options: Any) -> tuple[
     given = UpOptions(first_metrics_port=9100, data_dir=directory, **options)
     stack = Stack(options=given, model=directory, model_name="m", instances=(1, 1), slots=2, auth=False)
     serving = [*gateway_programs(stack, urls, "url", None), *serving_programs(stack, CONFIG, urls)]
-    return stack, [*serving, reconfigurator_program(stack, CONFIG, urls, "url")]
+    return stack, [*serving, reconfigurator_program(stack, urls, "url")]
 
 
 @pytest.mark.parametrize("standby", [False, True])

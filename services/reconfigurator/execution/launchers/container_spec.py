@@ -51,10 +51,12 @@ class WorkerTemplate:
 
 
 def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) -> WorkerTemplate:
-    """Workers get the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
+    """Workers get the model, and the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
     own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)}
     passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
     common = {name: getattr(settings, name) for name in COMMON}
+    if settings.model:
+        common["model"] = settings.model
     if settings.worker_nats_url:
         common["nats_url"] = settings.worker_nats_url
     return WorkerTemplate(
