@@ -51,7 +51,7 @@ class WorkerTemplate:
 
 
 def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) -> WorkerTemplate:
-    """Workers get the model, and the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
+    """Workers get the model, and those entries `DILASERVE_*` and `OTEL_*` that this service does not read."""
     own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)}
     passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
     common = {name: getattr(settings, name) for name in COMMON}
