@@ -87,7 +87,7 @@ class DiLaServePolicy(AdaptivePolicy):
         self.keys.forget()
         if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
             parts = request_parts(rows, steps - recompute_steps, recompute_steps, table, fleet)
-            counts = (np.bincount(table.key[some], minlength=len(table.keys)) for some in (late, rows))
+            counts = (np.bincount(table.key[some], minlength=len(table.keys.names)) for some in (late, rows))
             factors = lateness_factor(self.lateness, *counts)[table.key[rows]]
             self.keys.set_levels(rows, planned * parts * factors, lowest, highest, table)
         if self.guaranteed_priority is not None:

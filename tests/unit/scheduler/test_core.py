@@ -505,7 +505,8 @@ def test_in_any_order_of_events_each_request_ends_once_and_leaves_no_load(data: 
     workers = {name: Worker(name, per_step=data.draw(st.integers(1, 5))) for name in ("a-1", "b-1")}
     names = [f"r{i}" for i in range(data.draw(st.integers(1, 6)))]
     now_s, finished, outbox = 100.0, [], list[StepResults]()
-    arrivals = [arrival(name, output=data.draw(st.sampled_from([4, 8, 16]))) for name in names]
+    lengths, keys = st.sampled_from([4, 8, 16]), st.sampled_from(["a", "b", "c"])
+    arrivals = [arrival(name, output=data.draw(lengths), key=data.draw(keys)) for name in names]
     pending = [registered("a-1"), registered("b-1"), *arrivals]
     for _ in range(30):
         batch = [pending.pop(data.draw(st.integers(0, len(pending) - 1))) for _ in range(min(2, len(pending)))]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.algorithms.common_level import BOOKED_KNOTS, level_at
 from services.scheduler.algorithms.key_shares import allowed_shares, fair_share, key_levels, shares_before
+from services.scheduler.events import RequestCancelled
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.active_keys import ActiveKeys
 from shared.arrays import Float64, Int64
@@ -102,6 +103,16 @@ def test_a_key_above_its_share_has_the_lower_thresholds(weights: tuple[str, ...]
     cell.send(*[arrival(f"burst{i}", slo_s=300.0, key="burst") for i in range(60)])
     level, row_of = cell.core.table.level, cell.core.table.row_of
     assert bool(level[row_of["light"]] > level[row_of["burst0"]]) is burst_falls
+
+
+def test_levels_are_set_while_a_key_with_a_lower_index_has_no_request() -> None:
+    cell = make_cell({"a-1": 1}, policy="dilaserve")
+    cell.send(*[arrival(f"{key}1", slo_s=300.0, key=key) for key in ("first", "second", "third")])
+    cell.send(RequestCancelled("first1"))
+    cell.send(*[arrival(f"third{i}", slo_s=300.0, key="third") for i in range(2, 60)])
+    level, row_of = cell.core.table.level, cell.core.table.row_of
+    assert "first1" not in row_of
+    assert level[row_of["second1"]] > level[row_of["third2"]]
 
 
 def test_weights_are_read_from_the_environment() -> None:
