@@ -284,6 +284,7 @@ class SchedulerCore:
             return
         rows = np.flatnonzero((table.ticket != 0) & (table.instance == index) & ~table.streams)
         self._lose_instance(instance_id, now_s, has_failed=False)
+        rows = rows[table.ticket[rows] != 0]  # without those that had too many attempts before
         for row in rows.tolist():
             table.restart(row)
             self._save(row)

@@ -54,13 +54,10 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     """Restore a checkpoint into a new row. A checkpoint that does not match the request is ignored: it belongs to an
     earlier request with the same id. A damaged one is ignored, too: the request starts again."""
     offset, logprobs = table.block_offset.item(row), table.entry(row).arrived.request.logprobs
-    reason = _damage(checkpoint, offset, vocab_size, mask_token_id, logprobs=logprobs)
-    reason = reason or _restore_top_tokens(checkpoint, table.entry(row).top_tokens, vocab_size)
-    if reason:
+    if reason := _damage(checkpoint, offset, vocab_size, mask_token_id, logprobs=logprobs):
         log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
         return
     output_ids = np.concatenate([unpack_int32(checkpoint.output_ids), unpack_int32(checkpoint.block_ids)])
-    table.suspect[row] = checkpoint.is_suspect
     length, stored = int(table.block_length[row]), len(output_ids)
     is_whole = not stored or (stored + offset) % length == 0
     if checkpoint.block_length != length or not is_whole or stored > table.output_length[row]:
@@ -68,6 +65,10 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     pinned = unpack_int32(table.entry(row).arrived.request.pinned)[:stored]
     if ((pinned != FREE) & (output_ids[: len(pinned)] != pinned)).any():
         return
+    if reason := _restore_top_tokens(checkpoint, table.entry(row).top_tokens, vocab_size):
+        log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
+        return
+    table.suspect[row] = checkpoint.is_suspect
     table.output_ids(row)[:stored] = output_ids
     if logprobs:
         table.confidences(row)[:stored] = unpack_float32(checkpoint.confidences)

@@ -173,8 +173,10 @@ class RequestTable(Columns):
         self._free.append(row)
 
     def restart(self, row: int) -> None:
-        """Mask the whole output again but its pinned tokens; what was done stays counted."""
+        """Mask the whole output again but its pinned tokens. The steps stay counted; the thresholds are those of the
+        tokens that the output will have."""
         self.output_ids(row).fill(MASKED)
+        self.threshold_tokens[row] = 0.0
         self._begin(row)
 
     def _begin(self, row: int) -> None:

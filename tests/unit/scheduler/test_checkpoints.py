@@ -121,6 +121,17 @@ def test_a_checkpoint_without_valid_confidences_is_ignored_if_they_are_wanted(co
         assert (core.table.confidences(row)[unmasked] > 0).all()
 
 
+def test_a_checkpoint_of_an_earlier_request_with_the_same_id_changes_nothing() -> None:
+    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
+    checkpoint = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), REQUEST], ARRIVAL_S)))
+    core = core_at(0.9, EPOCH + 1)
+    other = msgspec.structs.replace(checkpoint, block_length=2 * BLOCK, block_ids=b"", is_suspect=True)
+    core.cycle([replace(REQUEST, checkpoint=other)], ARRIVAL_S)
+    row = core.table.row_of["r"]
+    assert not core.table.suspect[row]
+    assert (core.table.output_ids(row) == MASKED).all()
+
+
 def top_tokens(position: int, *, vocab: bool = True) -> TopTokens:
     tokens = pack_int32([3, 2 if vocab else VOCAB])
     return TopTokens(positions=pack_int32([position]), tokens=tokens, confidences=pack_float32([0.5, 0.25]))

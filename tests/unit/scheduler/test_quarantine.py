@@ -1,6 +1,10 @@
 """Requests of an instance that computes wrong."""
 
-from services.scheduler.core import SchedulerCore
+from dataclasses import replace
+
+import msgspec
+
+from services.scheduler.core import MAX_ATTEMPTS, SchedulerCore
 from services.scheduler.events import (
     Command,
     FinishRequest,
@@ -10,6 +14,7 @@ from services.scheduler.events import (
     SaveCheckpoint,
     SendJobs,
 )
+from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.output_buffer import MASKED
 from shared.messages.requests import OutcomeStatus
 from tests.builders import ARRIVAL_S, arrival, registered, scheduler_core
@@ -51,3 +56,15 @@ def test_requests_of_a_quarantined_instance_start_again_on_another() -> None:
         assert finish.output_ids.tolist() == list(range(FIRST_TOKEN, FIRST_TOKEN + OUTPUT))
         assert finish.stats is not None
         assert "a-1" in finish.stats.instances
+        assert finish.stats.mean_threshold <= max(core.settings.thresholds)
+
+
+def test_a_quarantine_fails_a_request_that_had_too_many_attempts_before() -> None:
+    """The scheduler before stopped after the checkpoint and before the outcome."""
+    before, core = scheduler_core(), scheduler_core()
+    before.cycle([request("r")], ARRIVAL_S)
+    checkpoint = msgspec.structs.replace(take_checkpoint(before.table, 0), attempts=MAX_ATTEMPTS)
+    core.cycle([registered("a-1"), replace(request("r"), checkpoint=checkpoint)], ARRIVAL_S)
+    commands = core.cycle([InstanceQuarantined("a-1"), InstanceLost("a-1")], ARRIVAL_S + 1)
+    [finish] = [c for c in commands if isinstance(c, FinishRequest)]
+    assert finish.status is OutcomeStatus.FAILED
