@@ -81,8 +81,9 @@ class _Loads:
             self._room[index] = inf if not count else free if count < self.fleet.max_requests[index] else -1.0
 
     def reserve(self) -> None:
-        """Keep the open instance with the most free room for the request that waits for it."""
-        free = np.where(self.fleet.open, self.fleet.max_tokens - self.tokens, np.iinfo(np.int64).min)
+        """Keep the open instance with the most free room for the request that waits for it, a responsive one if any."""
+        among = self._responsive if self.some_unresponsive else self.fleet.open
+        free = np.where(among, self.fleet.max_tokens - self.tokens, np.iinfo(np.int64).min)
         self.reserved = int(free.argmax())
 
     def longest_fitting(self) -> float:

@@ -199,3 +199,19 @@ def test_a_request_of_higher_priority_displaces_one_at_the_start_of_a_block() ->
     cell.answer(commands)
     table = cell.core.table
     assert (table.instance[table.row_of["high"]], table.instance[table.row_of["low"]]) == (0, NOWHERE)
+
+
+def test_an_urgent_request_keeps_a_responsive_instance_free() -> None:
+    """An unresponsive one is emptier, but receives one request at a time."""
+    cluster = Cluster(400, 400)
+    cluster.fleet.unresponsive[1] = True
+    busy = [cluster.add(100, -50.0, index=0) for _ in range(3)]
+    cluster.add(100, -50.0, index=1)
+    large = cluster.add(400, 5.0)
+    small = cluster.add(100, 20.0)
+    cluster.place(urgent=[large])
+    assert cluster.where(small) == NOWHERE
+    for row in busy:
+        cluster.end(row)
+    cluster.place(urgent=[large])
+    assert cluster.where(large) == 0
