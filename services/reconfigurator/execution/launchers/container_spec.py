@@ -12,6 +12,7 @@ from shared.settings import PREFIX, to_environ
 LABEL = "dilaserve."
 CELL, NODE, GPUS = LABEL + "cell", LABEL + "node", LABEL + "gpus"
 # Settings whose values workers take from the reconfigurator
+MODEL_VARIABLE = f"{PREFIX}MODEL"  # which both read
 COMMON = (
     "nats_url",
     "nats_ca",
@@ -51,12 +52,10 @@ class WorkerTemplate:
 
 
 def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) -> WorkerTemplate:
-    """Workers get the model, and those entries `DILASERVE_*` and `OTEL_*` that this service does not read."""
-    own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)}
+    """Workers get the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
+    own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)} - {MODEL_VARIABLE}
     passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
     common = {name: getattr(settings, name) for name in COMMON}
-    if settings.model:
-        common["model"] = settings.model
     if settings.worker_nats_url:
         common["nats_url"] = settings.worker_nats_url
     return WorkerTemplate(
