@@ -1,4 +1,4 @@
-"""What the reconfigurator reads from its settings."""
+"""The reconfigurator finds the files that its settings name."""
 
 from pathlib import Path
 
