@@ -26,7 +26,7 @@ from services.worker.engine.top_tokens import top_tokens
 from services.worker.model.model_runner import ModelRunner
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.pattern_cache import PatternSource
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
 from shared.messages.steps import RequestState, StepJobs, StepResults
 
 log = structlog.get_logger(__name__)
@@ -233,27 +233,31 @@ class Engine:
             reason = f"{len(sequence.canvas)} tokens; this instance's cache holds {self.cache_tokens}"
         field = None
         if reason is None:
-            reason, field = self._constrain(sequence, job.block), "pattern"
+            try:
+                self._constrain(sequence, job.block)
+            except BadInput as error:
+                reason, field = error.message, "pattern"
+            except RetryLater as error:
+                reason = str(error)
         if reason is not None:
             self._report.fail(job.ticket, reason, field)
             return None
         return None if is_obsolete(job, sequence, self._config) else sequence
 
-    def _constrain(self, sequence: SequenceState, block: int) -> str | None:
-        """Attach the request's pattern, once it is compiled. Returns: the reason why it cannot be served, if so."""
+    def _constrain(self, sequence: SequenceState, block: int) -> None:
+        """Attach the request's pattern, once it is compiled. Raises: BadInput if it cannot be served; RetryLater if it
+        cannot be compiled now."""
         if not sequence.pattern or sequence.constraint is not None:
-            return None
+            return
         if self._patterns is None:
-            return "this instance serves no patterns"
-        try:
-            compiled = self._patterns.find(sequence.pattern)
-            if compiled is not None:
-                constraint = PatternConstraint(compiled, sequence.text_tokens, self._config.mask_token_id)
-                constraint.check(sequence.output, *sequence.output_range(block))
-                sequence.constraint = constraint
-        except BadInput as error:
-            return error.message
-        return None
+            raise BadInput("this instance serves no patterns")
+        if sequence.compiling is None:
+            sequence.compiling = self._patterns.find(sequence.pattern)
+        if sequence.compiling.done():
+            compiled = sequence.compiling.result()
+            constraint = PatternConstraint(compiled, sequence.text_tokens, self._config.mask_token_id)
+            constraint.check(sequence.output, *sequence.output_range(block))
+            sequence.constraint = constraint
 
     def _shrink(self, picked: list[tuple[Part, StepJob]]) -> None:
         """After an out-of-memory error: run the jobs in smaller batches, or fail a request that is too large alone."""

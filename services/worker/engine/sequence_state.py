@@ -1,12 +1,14 @@
 """The state of one request on the worker, and its validation."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from services.worker.model.families import ModelConfig
 from services.worker.patterns.constraint import PatternConstraint
+from services.worker.patterns.state_sets import StateSets
 from shared.arrays import Float32, Int32, Int64, unpack_int32
 from shared.edits import ends_block
 from shared.errors import BadInput
@@ -48,6 +50,7 @@ class SequenceState:
     pattern: str = ""  # a regular expression that its text must match; empty: none
     pinned: Int32 = field(default_factory=lambda: NO_IDS)  # the first positions of its output; FREE: not pinned
     text_tokens: int = 0  # the most tokens of its text
+    compiling: Future[StateSets] | None = None  # its pattern, from its first step on; until then None
     constraint: PatternConstraint | None = None  # of its pattern, once that is compiled
     salt: str = ""  # only requests of the same salt share stored prefixes
     page_names: list[bytes] = field(default_factory=list)  # of its first pages, as far as computed

@@ -7,17 +7,17 @@ from typing import Protocol
 
 from services.worker.patterns.state_sets import StateSets
 from services.worker.patterns.token_automaton import TokenTable, tokenize
-from shared.errors import BadInput
+from shared.errors import RetryLater
 from shared.patterns.automaton import compile_pattern
 
-MAX_PATTERNS = 32  # compiled ones that are kept
+MAX_PATTERNS = 32  # compiled ones that are kept for later requests
 
 
 class PatternSource(Protocol):
     """Compiled patterns, as the engine uses them."""
 
-    def find(self, pattern: str) -> StateSets | None:
-        """None: not compiled yet. Raises: BadInput if it cannot be compiled."""
+    def find(self, pattern: str) -> Future[StateSets]:
+        """Done once the pattern is compiled. It, or this call, raises as PatternCompiler.compile."""
 
 
 class PatternCompiler:
@@ -27,26 +27,30 @@ class PatternCompiler:
         """`read_tokens` reads the vocabulary, once and for the first pattern; it may raise BadInput."""
         self._read_tokens = read_tokens
         self._tokens: TokenTable | None = None
-        self._found: dict[str, StateSets] = {}
+        self._found: dict[str, Future[StateSets]] = {}
 
-    def find(self, pattern: str) -> StateSets:
+    def find(self, pattern: str) -> Future[StateSets]:
         """As PatternSource."""
         if pattern not in self._found:
-            self._found[pattern] = self.compile(pattern)
+            compiled = self.compile(pattern)
+            self._found[pattern] = Future()
+            self._found[pattern].set_result(compiled)
         return self._found[pattern]
 
     def compile(self, pattern: str) -> StateSets:
-        """Compile a pattern for the vocabulary. Raises: BadInput if it cannot be compiled."""
-        if self._tokens is None:
-            self._tokens = self._read_tokens()
+        """Compile a pattern for the vocabulary. Raises: BadInput if it cannot be compiled, RetryLater if the machine
+        lacks memory, files or processes now."""
         try:
+            if self._tokens is None:
+                self._tokens = self._read_tokens()
             return StateSets(tokenize(compile_pattern(pattern), self._tokens))
         except (MemoryError, OSError) as error:
-            raise BadInput(f"the pattern cannot be compiled now: {error!r}", "pattern") from error
+            raise RetryLater(f"the pattern cannot be compiled now: {error!r}") from error
 
 
 class PatternCache:
-    """Compiles each pattern once, in its own thread."""
+    """Compiles patterns in its own thread. It holds the last MAX_PATTERNS, and more only while those are not compiled
+    yet. A request holds its own."""
 
     def __init__(self, compiler: PatternCompiler) -> None:
         self.on_ready: Callable[[], None] = lambda: None  # called from that thread when a pattern is compiled
@@ -54,16 +58,17 @@ class PatternCache:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")
         self._found: OrderedDict[str, Future[StateSets]] = OrderedDict()
 
-    def find(self, pattern: str) -> StateSets | None:
+    def find(self, pattern: str) -> Future[StateSets]:
         """As PatternSource."""
         future = self._found.get(pattern)
-        if future is None:
+        if future is None or (future.done() and isinstance(future.exception(), RetryLater)):
             future = self._found[pattern] = self._thread.submit(self._compiler.compile, pattern)
             future.add_done_callback(lambda _: self.on_ready())
-            if len(self._found) > MAX_PATTERNS:
-                self._found.popitem(last=False)
         self._found.move_to_end(pattern)
-        return future.result() if future.done() else None
+        done = [other for other, found in self._found.items() if found.done() and other != pattern]
+        for other in done[: max(0, len(self._found) - MAX_PATTERNS)]:
+            del self._found[other]
+        return future
 
     def close(self) -> None:
         """Wait for the pattern in progress, and compile no other."""

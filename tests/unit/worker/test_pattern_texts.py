@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 import msgspec
 import numpy as np
@@ -12,11 +15,11 @@ from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.model_runner import Runner
-from services.worker.patterns import state_sets
-from services.worker.patterns.pattern_cache import PatternCompiler
+from services.worker.patterns import pattern_cache, state_sets
+from services.worker.patterns.pattern_cache import PatternCache, PatternCompiler, PatternSource
 from services.worker.patterns.state_sets import StateSets
 from services.worker.patterns.token_automaton import TokenTable
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepKind
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for, read_results
@@ -27,6 +30,7 @@ CHARACTERS = 'abcdefghijklmnopqrstuvwxyz0123456789{}:," '
 TEXTS = [b"", b"", *(c.encode() for c in CHARACTERS), b"ab", b"12", b'":', b'{"', "é".encode(), "é".encode()[:1]]
 TEXTS += [b""] * (VOCABULARY - len(TEXTS))
 TABLE = TokenTable.of(TEXTS, [END], VOCABULARY)
+LIMIT_S = 60.0
 PATTERN = r'\{"[a-z]{2,9}":(?:[0-9]{1,12}|"[a-zé ]*")\}'
 
 
@@ -35,12 +39,18 @@ class Patterns:
     """Compiles at once, or once it is allowed to."""
 
     is_open: bool = True
-    compiled: dict[str, StateSets] = field(default_factory=dict)
+    found: dict[str, Future[StateSets]] = field(default_factory=dict)
 
-    def find(self, pattern: str) -> StateSets | None:
-        if self.is_open and pattern not in self.compiled:
-            self.compiled[pattern] = PatternCompiler(lambda: TABLE).find(pattern)
-        return self.compiled.get(pattern) if self.is_open else None
+    def find(self, pattern: str) -> Future[StateSets]:
+        future = self.found.setdefault(pattern, Future())
+        if self.is_open and not future.done():
+            future.set_result(PatternCompiler(lambda: TABLE).compile(pattern))
+        return future
+
+    def open(self) -> None:
+        self.is_open = True
+        for pattern in self.found:
+            self.find(pattern)
 
 
 @dataclass(slots=True)
@@ -68,7 +78,7 @@ def runner() -> Runner:
     return Runner(random_decoder(), cache_tokens=1024)
 
 
-def engine_of(runner: Runner, mode: CacheMode, patterns: Patterns | None = None) -> Engine:
+def engine_of(runner: Runner, mode: CacheMode, patterns: PatternSource | None = None) -> Engine:
     return Engine(runner, mode, EngineLimits(4096, 64), "test-1", patterns=patterns or Patterns())
 
 
@@ -178,7 +188,7 @@ def test_others_run_while_a_pattern_is_compiled(runner: Runner) -> None:
     assert results is not None
     read_results(results, [plain])
     assert engine.iterate() is None
-    patterns.is_open = True
+    patterns.open()
     results = engine.iterate()
     assert results is not None
     read_results(results, [constrained])
@@ -188,3 +198,50 @@ def test_others_run_while_a_pattern_is_compiled(runner: Runner) -> None:
 def test_a_pattern_of_many_states_is_refused_by_its_number() -> None:
     with pytest.raises(BadInput, match="states; it may have"):
         PatternCompiler(lambda: TABLE).find("(a|b)*a(a|b){13}")
+
+
+def test_more_patterns_than_are_kept_are_compiled_once_each(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pattern_cache, "MAX_PATTERNS", 2)
+    decodes: list[Decode] = [
+        Constrained(t, [3], 16, BLOCK, 0.4, MASK_ID, pattern=f"[a-c]{{{t + 1}}}") for t in range(4)
+    ]
+    compiled, ready = list[str](), SimpleQueue[None]()
+
+    class Compiler(PatternCompiler):
+        def compile(self, pattern: str) -> StateSets:
+            compiled.append(pattern)
+            return super().compile(pattern)
+
+    with closing(PatternCache(Compiler(lambda: TABLE))) as patterns:
+        patterns.on_ready = lambda: ready.put(None)
+        engine = engine_of(runner, CacheMode.NONE, patterns)
+        engine.accept(jobs_for(decodes))
+        while not all(decode.trace for decode in decodes):
+            assert len(compiled) <= len(decodes)
+            results = engine.iterate()
+            if results is None:
+                ready.get(timeout=LIMIT_S)
+            else:
+                read_results(results, decodes)
+        assert len(compiled) == len(decodes)
+        assert patterns.find("[a-c]{4}").done()  # now the cache holds this one and the last before it
+        patterns.find("[a-c]{1}").result(timeout=LIMIT_S)
+        assert compiled[len(decodes) :] == ["[a-c]{1}"]
+
+
+def test_a_pattern_that_lacked_memory_is_compiled_again(runner: Runner) -> None:
+    shortages = [OSError("too many open files"), MemoryError()]
+
+    def read_tokens() -> TokenTable:
+        if shortages:
+            raise shortages.pop()
+        return TABLE
+
+    with closing(PatternCache(PatternCompiler(read_tokens))) as patterns:
+        for _ in range(2):
+            assert isinstance(patterns.find("a").exception(timeout=LIMIT_S), RetryLater)
+        assert patterns.find("a").result(timeout=LIMIT_S) is patterns.find("a").result()
+    shortages.append(MemoryError())
+    engine = engine_of(runner, CacheMode.NONE, PatternCompiler(read_tokens))
+    [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="a"))
+    assert (failure.field, failure.message) == (None, "the pattern cannot be compiled now: MemoryError()")
