@@ -31,12 +31,14 @@ from shared.bus.subjects import step_consumer
 from shared.errors import BadInput, DilaserveError
 from shared.messages.instances import Control
 from shared.messages.steps import StepJobs
-from shared.tasks import cancel
+from shared.tasks import cancel, pause
 
 log = structlog.get_logger(__name__)
 
 
 QUARANTINE_S = 30.0  # time in which operators see the reason, before the worker ends
+MAX_LEAVE_S = 1.0  # limit of the time in which the scheduler takes the requests away at the end
+LEAVE_CHECK_S = 0.1  # interval of checks whether it has
 
 
 class Quarantined(DilaserveError):  # noqa: N818
@@ -77,8 +79,8 @@ class WorkerService:
         self._queue.put(True)
 
     async def run(self, stop: asyncio.Event, quarantine: str = "") -> None:
-        """Serve until `stop` is set, then finish the waiting jobs and delete the registration. `quarantine`: why the
-        instance computes wrong already at its start.
+        """Serve until `stop` is set, then let the scheduler take the requests away, finish the waiting jobs and delete
+        the registration. `quarantine`: why the instance computes wrong already at its start.
 
         Raises: the error that ended the engine; Quarantined at the end of a quarantine.
         """
@@ -121,8 +123,9 @@ class WorkerService:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # raises its error
-            await cancel({consuming, registering})
             await self._registration.drain()
+            await self._let_requests_leave(computing)
+            await cancel({consuming})
             self._queue.put(None)
             await computing
             await self._deferred.run_now()
@@ -131,6 +134,15 @@ class WorkerService:
         finally:
             await cancel(tasks)
         return ""
+
+    async def _let_requests_leave(self, computing: asyncio.Future[None]) -> None:
+        """Continue until the scheduler has learned of the drain and has taken the requests away: it may have sent
+        further steps before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_LEAVE_S):
+                await pause(LEAVE_CHECK_S)
+                while self._engine.num_resident and not computing.done():
+                    await pause(LEAVE_CHECK_S)
 
     async def _receive_jobs(self, msg: Msg) -> None:
         message = try_decode(msg, StepJobs)

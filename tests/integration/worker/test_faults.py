@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import os
 import shutil
 import signal
 import sys
@@ -189,6 +190,35 @@ def _short_of_memory_once(environ: dict[str, str]) -> None:
         return forward(decoder, tokens, *rest)
 
     with patch.object(PackedDecoder, "forward", fail), patch.object(batch_limit, "MIN_ITERATIONS", 2):
+        sys.exit(main(environ))
+
+
+@pytest.mark.slow
+async def test_steps_that_cross_the_announcement_of_a_drain_are_run(
+    bus: Bus, registered: Registrations, faulty_worker: StartFaulty
+) -> None:
+    with faulty_worker(_patient) as worker:
+        instance, results = await registered.instance(), Results()
+        await results.subscribe(bus, instance.instance_id)
+        await run_a_step(bus, instance)
+        await results.next()
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGTERM)
+        await registered.instance(InstanceState.DRAINING)
+        subject = bus.subjects.steps(instance.instance_id)
+        late = Decode(2, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
+        await bus.publish(subject, jobs_for([late]))
+        assert read_results(await results.next(), [late]) == [late]
+        await registered.instance(InstanceState.DRAINING)  # renewed meanwhile
+        await bus.publish(subject, jobs_for([], drops=[1, 2]))
+        assert await registered.next(lambda change: isinstance(change, str)) == instance.instance_id
+        await asyncio.to_thread(worker.join, LIMIT_S)
+        assert worker.exitcode == 0
+
+
+def _patient(environ: dict[str, str]) -> None:
+    """The scheduler has any time to take the requests away."""
+    with patch.object(worker_service, "MAX_LEAVE_S", 10 * LIMIT_S):
         sys.exit(main(environ))
 
 
