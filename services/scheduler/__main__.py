@@ -96,7 +96,13 @@ async def serve(
     deferred = DeferredTasks()
     recovery = await Recovery.start(bus)
     preparer = RequestPreparer(
-        bus, text, recovery, settings.shared_prefixes, instances.worker_versions, config.edit_threshold
+        bus,
+        text,
+        recovery,
+        settings.shared_prefixes,
+        instances.worker_versions,
+        config.edit_threshold,
+        settings.stop_at_eos,
     )
     slo_s, max_held = config.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(

@@ -40,7 +40,14 @@ class Intake:
     """Receives requests without a core: the test finishes what has arrived."""
 
     def __init__(
-        self, bus: Bus, text: TextModel, recovery: Recovery, max_held: int, edit_threshold: float = NO_EDITS
+        self,
+        bus: Bus,
+        text: TextModel,
+        recovery: Recovery,
+        max_held: int,
+        edit_threshold: float = NO_EDITS,
+        *,
+        stop_at_eos: bool = True,
     ) -> None:
         self.bus = bus
         self.totals = Totals()
@@ -50,7 +57,9 @@ class Intake:
         self._queue = EventQueue()
         self._events: list[Event] = []
         self.worker_versions = [VERSION]
-        preparer = RequestPreparer(bus, text, recovery, False, lambda: self.worker_versions, edit_threshold)
+        preparer = RequestPreparer(
+            bus, text, recovery, False, lambda: self.worker_versions, edit_threshold, stop_at_eos
+        )
         self.consumer = RequestConsumer(
             bus,
             clock,
@@ -122,8 +131,10 @@ async def receiving(
     epoch: int = 1,
     recovery: Recovery | None = None,
     edit_threshold: float = NO_EDITS,
+    stop_at_eos: bool = True,
 ) -> AsyncIterator[Intake]:
-    intake = Intake(bus, text, recovery or await Recovery.start(bus), max_held, edit_threshold)
+    recovery = recovery or await Recovery.start(bus)
+    intake = Intake(bus, text, recovery, max_held, edit_threshold, stop_at_eos=stop_at_eos)
     await intake.consumer.subscribe_cancels()
     tasks = [asyncio.ensure_future(part) for part in (intake.consumer.run(epoch), intake.deferred.run())]
     try:
@@ -357,6 +368,17 @@ async def test_a_stop_token_outside_the_vocabulary_is_rejected(bus: Bus, text: T
         outside = Request(request_id="r", prompt="x", stop_token_ids=[text.card.vocab_size])
         await bus.store(bus.subjects.requests, outside)
         assert await intake.status("r") is OutcomeStatus.REJECTED
+
+
+async def test_labels_are_rejected_where_no_token_ends_a_text(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text, stop_at_eos=False) as intake:
+        labelled = Request(request_id="r", prompt="x", output_tokens=32, choices=["a", "b"])
+        await bus.store(bus.subjects.requests, labelled)
+        assert await intake.status("r") is OutcomeStatus.REJECTED
+        outcome = await bus.last("OUTCOMES", bus.subjects.outcomes("r"), Outcome)
+        assert outcome is not None
+        assert outcome.error is not None
+        assert (outcome.error.field, "DILASERVE_STOP_AT_EOS" in outcome.error.message) == ("choices", True)
 
 
 @pytest.mark.parametrize("field", ["pinned", "choices"])

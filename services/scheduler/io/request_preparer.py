@@ -50,6 +50,7 @@ class RequestPreparer:
     _shared_prefixes: bool
     _worker_versions: Callable[[], Iterable[int]]  # of the messages of the present instances
     _edit_threshold: float = NO_EDITS  # of requests without one
+    _stop_at_eos: bool = True  # whether texts end at end tokens in this cell
     _reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))
     _long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LONG_TEXTS))
 
@@ -73,6 +74,8 @@ class RequestPreparer:
         prompt_ids = await self._tokenize(message.request)
         block_offset, output_length = self._text.fit_output(message.request, len(prompt_ids))
         labels = message.request.choices
+        if labels and not self._stop_at_eos:
+            raise BadInput("choices need a cell whose texts end at end tokens: DILASERVE_STOP_AT_EOS=true", "choices")
         choices = await self._encoded(partial(self._text.encode_choices, labels), sum(map(len, labels)))
         self._text.check_choices(message.request, choices, output_length)
         return RequestArrived(

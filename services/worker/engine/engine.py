@@ -27,6 +27,7 @@ from services.worker.model.model_runner import ModelRunner
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.pattern_cache import PatternSource
 from shared.errors import BadInput, RetryLater
+from shared.messages.requests import Request
 from shared.messages.steps import RequestState, StepJobs, StepResults
 
 log = structlog.get_logger(__name__)
@@ -276,7 +277,8 @@ class Engine:
         try:
             self._resident[state.ticket] = open_sequence(state, self._config)
         except BadInput as error:
-            self._report.fail(state.ticket, error.message)
+            field = error.field if error.field in Request.__struct_fields__ else None
+            self._report.fail(state.ticket, error.message, field)
             return False
         return True
 

@@ -124,3 +124,4 @@ def test_labels_that_are_not_valid_are_refused(change: dict[str, object], messag
     assert results is not None
     [failure] = results.failures
     assert message in failure.message
+    assert failure.field == "choices"

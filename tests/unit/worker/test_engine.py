@@ -175,29 +175,31 @@ def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "complaint", "field"),
     [
-        ({"canvas": b"abc"}, "int32"),
-        ({"canvas": pack_int32([1] * 20)}, "whole blocks"),
-        ({"canvas": pack_int32([1] * 5 + [64] * 16)}, "0..63"),
-        ({"canvas": pack_int32([-1] * 5 + [MASK_ID] * 16)}, "0..63"),
-        ({"canvas": pack_int32([1] * 5 + [MASK_ID] * 160)}, "at most 128"),
-        ({"prompt_length": 0}, "prompt_length"),
-        ({"block_length": 0}, "block_length must be at least 1"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"pinned": b"abc"}, "pinned must be int32"),
-        ({"pinned": pack_int32([FREE, 7])}, "the output lacks a pinned token"),
-        ({"pinned": pack_int32([FREE] * 100)}, "the output lacks a pinned token"),
-        ({"pinned": pack_int32([FREE]), "edit_threshold": 0.5}, "cannot change in an output with pinned ones"),
+        ({"canvas": b"abc"}, "int32", None),
+        ({"canvas": pack_int32([1] * 20)}, "whole blocks", None),
+        ({"canvas": pack_int32([1] * 5 + [64] * 16)}, "0..63", None),
+        ({"canvas": pack_int32([-1] * 5 + [MASK_ID] * 16)}, "0..63", None),
+        ({"canvas": pack_int32([1] * 5 + [MASK_ID] * 160)}, "at most 128", None),
+        ({"prompt_length": 0}, "prompt_length", None),
+        ({"block_length": 0}, "block_length must be at least 1", "block_length"),
+        ({"temperature": float("nan")}, "temperature", "temperature"),
+        ({"pinned": b"abc"}, "pinned must be int32", "pinned"),
+        ({"pinned": pack_int32([FREE, 7])}, "the output lacks a pinned token", "pinned"),
+        ({"pinned": pack_int32([FREE] * 100)}, "the output lacks a pinned token", "pinned"),
+        ({"pinned": pack_int32([FREE]), "edit_threshold": 0.5}, "change in an output with pinned", "edit_threshold"),
     ],
 )
-def test_an_invalid_state_fails_only_its_request(runner: Runner, change: dict[str, object], complaint: str) -> None:
+def test_an_invalid_state_fails_only_its_request(
+    runner: Runner, change: dict[str, object], complaint: str, field: str | None
+) -> None:
     good, bad = request(1), request(2)
     jobs = jobs_for([good, bad])
     broken = msgspec.structs.replace(bad.state, **change)
     results = run(engine_of(runner), msgspec.structs.replace(jobs, states=[good.state, broken]))
     assert tickets(results) == [1]
-    assert [failure.ticket for failure in results.failures] == [2]
+    assert [(failure.ticket, failure.field) for failure in results.failures] == [(2, field)]  # of the request
     assert complaint in results.failures[0].message
 
 
