@@ -33,7 +33,7 @@ from shared.messages.steps import StepResults
 
 log = structlog.get_logger(__name__)
 
-MAX_ATTEMPTS = 3  # failed attempts of one step, alone on its instance, after which the request fails
+MAX_ATTEMPTS = 3  # failed attempts of one step, alone or with an invalid result, after which the request fails
 TIMEOUT_CHECK_INTERVAL_S = 1.0
 
 TextEnded = Callable[[Int32, Request], bool]

@@ -121,7 +121,7 @@ class FinishRequest:
 
     arrived: RequestArrived
     status: OutcomeStatus
-    output_ids: Int32  # [tokens unmasked in order]: whole blocks from the start
+    output_ids: Int32  # [tokens before the first mask]; of a completed request all of its blocks up to its end
     stats: ServingStats | None
     decisions: StepDecisions | None
     error: str = ""

@@ -1,1 +1,1 @@
-"""The paper's algorithms as pure functions: thresholds, load control, placement."""
+"""The policies' algorithms as pure functions: those of the paper, and those of the default policy."""

@@ -8,7 +8,7 @@ from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.errors import BadInput
 from shared.messages.steps import StepJobs
 
-MAX_REMEMBERED = 8192  # messages: about 30 s, after which the bus redelivers an unacknowledged one
+MAX_REMEMBERED = 8192  # messages: more than arrive within the 30 s after which the bus delivers one again
 
 
 class StepJob(msgspec.Struct, frozen=True):
