@@ -125,11 +125,10 @@ class SchedulerService:
 
 
 def is_urgent(command: ev.Command) -> bool:
-    """Whether an instance or a client waits for the command; no instance waits for drops alone."""
+    """Whether an instance or a client waits for the command. An instance receives all its messages in order: drops sent
+    late would remove a request that is back with the same ticket."""
     match command:
-        case ev.SendJobs(_, jobs):  # `forget_below` keeps its place: sent late, it would drop newer requests
-            return len(jobs.tickets) > 0 or jobs.forget_below > 0
         case ev.SaveCheckpoint():
             return command.is_urgent
         case _:
-            return isinstance(command, ev.FinishRequest | ev.SendProgress)
+            return isinstance(command, ev.SendJobs | ev.FinishRequest | ev.SendProgress)

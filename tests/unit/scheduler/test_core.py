@@ -24,6 +24,7 @@ from services.scheduler.events import (
 )
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.service import is_urgent
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepFailure, StepJobs, StepKind, StepResults
@@ -335,6 +336,15 @@ def test_requests_leave_a_draining_instance_after_their_step() -> None:
     assert core.cycle([draining("a-1"), registered("b-1")], 100.1) == []
     commands = core.cycle([worker.run(first.jobs)], 100.2)
     assert {c.instance_id for c in of_kind(commands, SendJobs) if c.jobs.tickets} == {"b-1"}
+
+
+def test_drops_are_sent_before_their_request_can_come_back_with_its_ticket() -> None:
+    core, worker = scheduler_core(), Worker("a-1")
+    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
+    [drop] = of_kind(core.cycle([worker.run(first.jobs), draining("a-1")], 100.1), SendJobs)
+    [again] = of_kind(core.cycle([registered("a-1")], 100.2), SendJobs)
+    assert unpack_int64(drop.jobs.drops).tolist() == unpack_int64(again.jobs.tickets).tolist()
+    assert is_urgent(drop)
 
 
 def where(commands: Iterable[Command]) -> set[str]:
