@@ -115,6 +115,7 @@ class SchedulerCore:
         match event:
             case ev.StepsLost():
                 self.fleet.synchronized.fill(False)
+                self.table.state_instance.fill(NOWHERE)  # each instance drops the requests that it holds
                 for row in self.table.pipeline.in_flight().tolist():
                     self._retry(row, now_s)
             case ev.RequestArrived():

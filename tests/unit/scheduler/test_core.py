@@ -456,6 +456,16 @@ def test_steps_that_the_bus_has_lost_are_sent_again_at_once() -> None:
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
 
 
+def test_after_a_loss_of_the_bus_an_idle_request_is_sent_with_its_state() -> None:
+    """The instance forgets each request of which the next message does not bring the state."""
+    core, worker = scheduler_core(), Worker("a-1")
+    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
+    [then] = of_kind(core.cycle([worker.run(first.jobs), StepsLost()], 100.1), SendJobs)
+    [ticket] = unpack_int64(then.jobs.tickets).tolist()
+    assert ticket < then.jobs.forget_below
+    assert [state.ticket for state in then.jobs.states] == [ticket]
+
+
 @pytest.mark.parametrize(
     "away", [[InstanceLost("a-1"), registered("a-1")], [StepsLost()], [registered("a-1", connections=2)]]
 )
