@@ -71,7 +71,7 @@ def new_core() -> SchedulerCore:
     return SchedulerCore(
         core_settings,
         lambda estimates: find_policy(settings.policy_name).build(settings, estimates),
-        lambda _ids, _stop: False,
+        lambda _ids, _stop, _checked: False,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers.decoders import ByteLevel
 
 from shared.arrays import Int32, Int64
 from shared.errors import BadInput, TooLong
@@ -141,12 +142,28 @@ class TextModel:
         """The tokens that end the text of this request."""
         return (frozenset() if request.ignore_eos else self.end_ids).union(request.stop_token_ids)
 
-    def ended(self, output_ids: Int32, request: Request) -> bool:
-        """Whether the request's output holds a token that ends its text, or a stop string."""
+    def ended(self, output_ids: Int32, request: Request, checked: int = 0) -> bool:
+        """Whether the request's output holds a token that ends its text, or a stop string. The first `checked` tokens
+        alone must hold neither."""
         end_ids = self.end_ids_of(request)
-        if not end_ids.isdisjoint(output_ids[protected_tokens(request, end_ids) :].tolist()):
+        if not end_ids.isdisjoint(output_ids[max(checked, protected_tokens(request, end_ids)) :].tolist()):
             return True
-        return bool(request.stop) and first_stop(self.decode(output_ids), request.stop) is not None
+        if not request.stop:
+            return False
+        recent = output_ids[self._before_stop(output_ids[:checked], request.stop) :]
+        # The whole text confirms a find: `recent` may begin within a character.
+        return all(first_stop(self.decode(ids), request.stop) is not None for ids in (recent, output_ids))
+
+    def _before_stop(self, written: Int32, stop: Sequence[str]) -> int:
+        """A position in `written` [tokens] before each stop string that begins there and ends later. A token may have
+        less than a character, or as a special one no text. The text of `written` may differ from that of the whole
+        output in four characters: the bytes of one that is incomplete, up to three at the beginning, and the end."""
+        if not isinstance(self._backend.decoder, ByteLevel) or self._tokenizer.clean_up_tokenization_spaces:
+            return 0
+        tokens = characters = max(map(len, stop)) + 3
+        while tokens < len(written) and len(self.decode(written[-tokens:])) < characters:
+            tokens *= 2
+        return max(len(written) - tokens, 0)
 
     def finish(self, output_ids: Int32, request: Request) -> FinishedText:
         """The text of the request's output, up to the first token that ends it, stop string, or `max_tokens`."""

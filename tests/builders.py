@@ -69,7 +69,7 @@ def arrival(
 
 def scheduler_core(
     make_policy: Callable[[Any], Any] | None = None,
-    text_ended: Callable[[Int32, Request], bool] | None = None,
+    text_ended: Callable[[Int32, Request, int], bool] | None = None,
     *,
     end_ids: tuple[int, ...] = (END_ID,),
     **settings: Any,
@@ -85,7 +85,7 @@ def scheduler_core(
     core = SchedulerCore(
         CoreSettings(**(defaults | settings)),
         make_policy or (lambda _: FixedThresholdPolicy(0.9, MigrationPolicy.NEVER)),
-        text_ended or (lambda output_ids, _request: bool(np.isin(output_ids, end_ids).any())),
+        text_ended or (lambda output_ids, _request, _checked: bool(np.isin(output_ids, end_ids).any())),
     )
     core.table.pipeline.__class__ = CheckedPipeline
     return core

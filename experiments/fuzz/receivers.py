@@ -170,7 +170,7 @@ def _core() -> SchedulerCore:
         epoch=3, mask_token_id=MASK_ID, thresholds=(0.9,), tokens_per_step=(1.0,), vocab_size=VOCAB, caching=True
     )
     return SchedulerCore(
-        settings, lambda _: FixedThresholdPolicy(0.9, MigrationPolicy.NEVER), lambda _ids, _stop: False
+        settings, lambda _: FixedThresholdPolicy(0.9, MigrationPolicy.NEVER), lambda _ids, _stop, _checked: False
     )
 
 

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 MAX_ATTEMPTS = 3  # failed attempts of one step, alone or with an invalid result, after which the request fails
 TIMEOUT_CHECK_INTERVAL_S = 1.0
 
-TextEnded = Callable[[Int32, Request], bool]
+TextEnded = Callable[[Int32, Request, int], bool]
 MakePolicy = Callable[[StepEstimates], Policy]
 
 
@@ -62,7 +62,8 @@ class SchedulerCore:
     """Holds every active request and every instance of one cell."""
 
     def __init__(self, settings: CoreSettings, make_policy: MakePolicy, text_ended: TextEnded) -> None:
-        """`text_ended(output_ids, request)`: whether finished blocks [tokens] contain the end of the text."""
+        """`text_ended(output_ids, request, checked)`: whether finished blocks [tokens] contain the end of the text; the
+        first `checked` tokens alone do not."""
         self.settings = settings
         self.table = RequestTable(
             candidates=len(settings.thresholds), caching=settings.caching, exact=settings.exact_cache
@@ -213,13 +214,14 @@ class SchedulerCore:
 
     def _end_blocks(self, rows: Int64, now_s: float) -> None:
         table = self.table
+        checked = np.where(table.has_pinned[rows], 0, table.block_start[rows])  # whole pinned blocks are skipped
         table.block_start[rows] = table.block_stop(rows)
         table.block[rows] += 1
         table.blocks_left[rows] -= 1
         table.block_masks[rows] = table.block_masks_left[rows] = table.block_length[rows]
-        columns = table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
-        for row, full, sent, streams in zip(rows.tolist(), *(column.tolist() for column in columns), strict=True):
-            ended = full or self._has_ended(row)
+        columns = rows, checked, table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
+        for row, done, full, sent, streams in zip(*(column.tolist() for column in columns), strict=True):
+            ended = full or self._has_ended(row, done)
             if table.has_pinned[row]:
                 table.find_block(row)
             elif not full and not table.entry(row).arrived.request.ignore_eos:  # these texts end at their limit
@@ -232,11 +234,11 @@ class SchedulerCore:
             if not streams:  # of the others, the step's checkpoint has the whole block
                 self._save(row)
 
-    def _has_ended(self, row: int) -> bool:
-        """Whether the finished blocks contain the end of the text."""
+    def _has_ended(self, row: int, checked: int = 0) -> bool:
+        """Whether the finished blocks contain the end of the text; the first `checked` tokens alone do not."""
         table = self.table
         written: Int32 = table.output_ids(row)[: table.block_start[row]]  # [tokens]
-        return self._text_ended(written, table.entry(row).arrived.request)
+        return self._text_ended(written, table.entry(row).arrived.request, checked)
 
     def _forget_states(self, tickets: Int64) -> None:
         """The instances lack the states: send the same steps again, with the states. The new tickets make a second

@@ -44,5 +44,5 @@ def build_core(
         learns_difficulty=policy.learns_difficulty,
         estimate_interval_s=estimate_interval_s,
     )
-    text_ended = ending_text.ended if ending_text else lambda _output_ids, _request: False
+    text_ended = ending_text.ended if ending_text else lambda _output_ids, _request, _checked: False
     return SchedulerCore(core_settings, lambda estimates: policy.build(settings, estimates), text_ended)

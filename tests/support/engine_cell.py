@@ -479,6 +479,6 @@ class EngineCell:
         raise AssertionError("never idle")
 
 
-def _ended(output_ids: Int32, request: Request) -> bool:
+def _ended(output_ids: Int32, request: Request, _checked: int = 0) -> bool:
     first = protected_tokens(request, {END_ID})
     return END_ID in output_ids[first:] or (bool(request.stop) and STOP_ID in output_ids)

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from shared.errors import BadInput
 from shared.messages.requests import ChatMessage, FinishReason, Request
@@ -75,6 +77,31 @@ def test_the_request_decides_on_the_tokens_that_end_its_text(
     assert (finished.text, finished.finish_reason) == (kept, finish_reason)
     assert finished.stop_reason == (ids[reason] if reason else None)
     assert text.ended(output[: request.max_tokens], request) == (finish_reason == "stop")
+
+
+LETTERS = "aé€🍎"  # of one to four bytes, each of which is a token
+WHOLE, PARTS, WITHOUT_TEXT = [(0, 1), (1, 3), (3, 6), (6, 10)], [(1, 2), (4, 6), (6, 7), (7, 10)], [(10, 11), (11, 12)]
+
+
+@given(
+    slices=st.lists(st.sampled_from(WHOLE + PARTS + WITHOUT_TEXT), max_size=20),
+    stop=st.lists(st.text(LETTERS + "\ufffd", min_size=1, max_size=4), min_size=1, max_size=2),
+    block=st.integers(1, 5),
+)
+@example(slices=[(6, 10), (6, 7), (7, 10), (0, 1), (0, 1)], stop=["🍎🍎"], block=5)  # two checks divide it
+@example(slices=[(3, 6)] * 4, stop=["\ufffd"], block=3)  # recent tokens begin within a character
+@example(slices=[(0, 1), *[(10, 11)] * 6, (0, 1)], stop=["aa"], block=1)  # special tokens in between
+def test_a_check_of_each_block_finds_the_same_end_as_one_of_the_whole_text(
+    text: TextModel, slices: list[tuple[int, int]], stop: list[str], block: int
+) -> None:
+    tokens = np.append(text.encode_prompt(LETTERS), [text.card.eos_token_id, text.card.vocab_size])
+    output = np.array([token for begin, end in slices for token in tokens[begin:end]], dtype=np.int32)
+    request = Request(request_id="r", stop=stop, ignore_eos=True)
+    for end in range(block, len(output) + 1, block):
+        ended = text.ended(output[:end], request)
+        assert text.ended(output[:end], request, checked=end - block) == ended
+        if ended:
+            break
 
 
 @pytest.mark.parametrize("eos_first", [False, True])
