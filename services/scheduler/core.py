@@ -169,9 +169,6 @@ class SchedulerCore:
         self.estimates.learn(ended)
         if len(ended):
             self._end_blocks(ended, now_s)
-        for row in applied.stalled.tolist():
-            error = f"instance {self.fleet.instance_id(self.table.instance[row])} ran a step that unmasked nothing"
-            self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
         for row in applied.refused.tolist():
             self._refuse_result(row, now_s)
         if len(applied.missing):

@@ -31,8 +31,7 @@ class AppliedResults(NamedTuple):
     rows: Int64  # [n]
     ended: Bool  # [n], whether the step ended its block
     moved: Int64  # [k], the rows whose previous step ran on another instance, or did not exist
-    stalled: Int64  # [j], the rows with masks of which the step unmasked none: the instance is faulty
-    refused: Int64  # [r], other rows, whose result is invalid: the instance is faulty
+    refused: Int64  # [r], other rows, whose result is invalid or unmasks none of their masks: the instance is faulty
     ends: Int64  # [n], end of each row's slice
     positions: Int32  # [tokens]
     tokens: Int32  # [tokens]
@@ -200,7 +199,7 @@ class ResultDecoder:
     def _unmask(
         self, columns: _Columns, rows: Int64, index: Int64, refused: Int64, failures: list[StepFailure], now_s: float
     ) -> AppliedResults:
-        table = self._table
+        table, received = self._table, columns
         measured_s = columns.latency_s
         if len(index) < len(columns.tickets):
             measured_s = columns.complete_latency_s(index)
@@ -217,10 +216,13 @@ class ResultDecoder:
         at, newly = table.output_start[of_tokens] + positions, written
         if np.count_nonzero(table.has_edits[rows]):
             newly = np.bincount(owner, table.outputs.tokens[at] == MASKED, len(rows)).astype(np.int32)
+        stalled = (newly == 0) & (table.block_masks_left[rows] > 0)
+        if np.count_nonzero(stalled):
+            refused = np.concatenate([refused, rows[stalled]])
+            return self._unmask(received, rows[~stalled], index[~stalled], refused, failures, now_s)
         table.outputs.tokens[at] = tokens
         table.outputs.confidences[at] = confidences
         moved = rows[table.state_instance[rows] != table.instance[rows]]
-        stalled = rows[(newly == 0) & (table.block_masks_left[rows] > 0)]
         cached = columns.cached
         if np.count_nonzero(cached):
             cached = np.clip(cached, 0, table.recompute_tokens(rows)).astype(np.int32)  # output too, of moved requests
@@ -232,7 +234,7 @@ class ResultDecoder:
         table.confidence_stats[rows] = columns.stats
         ends = written.cumsum(dtype=np.int64)
         return AppliedResults(
-            rows, ended, moved, stalled, refused, ends, positions, tokens, confidences, columns.missing, failures
+            rows, ended, moved, refused, ends, positions, tokens, confidences, columns.missing, failures
         )
 
     def _writable(self, rows: Int64, positions: Int32) -> Bool:
