@@ -12,8 +12,10 @@ def summarize(known: Float32) -> Float32:
 
     Shapes: known [N, O], NaN where unknown, at least one known per row -> [N, 5].
     """
-    count = np.count_nonzero(~np.isnan(known), axis=1)[:, None]  # [N, 1]
-    ordered = np.sort(known, axis=1)  # NaN sorts last
+    is_known = ~np.isnan(known)
+    count = np.count_nonzero(is_known, axis=1)[:, None]  # [N, 1]
+    width = 1 + np.flatnonzero(is_known.any(axis=0))[-1]  # one long output makes the array wide
+    ordered = np.sort(known[:, :width], axis=1)  # NaN sorts last
     place = (count - 1) * SHARES  # [N, 3]
     below = place.astype(np.int64)
     rows = np.arange(len(known))[:, None]
