@@ -19,6 +19,7 @@ from shared.token_bytes import token_bytes
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
+MAX_LABEL_TOKENS = 1 << 20  # of a request: 4 MiB, which a message of the bus holds
 END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model families
 
 
@@ -98,6 +99,10 @@ class TextModel:
         if excluded or len(set(request.choices)) < len(request.choices):
             raise BadInput(
                 "choices must differ, and need a request without pattern, pinned tokens and ignore_eos", "choices"
+            )
+        if (num_tokens := sum(map(len, labels))) > MAX_LABEL_TOKENS:
+            raise BadInput(
+                f"choices: the labels have {num_tokens} tokens together; accepted: {MAX_LABEL_TOKENS}", "choices"
             )
         room = min(request.max_tokens or output_length, output_length)
         longest = max(map(len, labels))

@@ -24,6 +24,7 @@ from services.scheduler.monitoring.tracing import record_request
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.clock import BusClock
+from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import result_consumer
 from shared.messages.stats import STATS_S
 from shared.messages.steps import StepResults
@@ -76,7 +77,7 @@ class SchedulerService:
             cycle_s = time.perf_counter() - started_s
             for command in commands:
                 if is_urgent(command):
-                    await self._execute(command)
+                    await self._execute_now(command)
                 else:
                     self._deferred.defer(partial(self._execute, command))
             self._deferred.defer(partial(self._record, commands, now_s, cycle_s))
@@ -101,6 +102,13 @@ class SchedulerService:
             if isinstance(command, ev.FinishRequest):
                 record_request(command)
                 self._metrics.observe_finished(command)
+
+    async def _execute_now(self, command: ev.Command) -> None:
+        """A step that the bus does not take times out, or runs again after a reconnect."""
+        try:
+            await self._execute(command)
+        except BUS_ERRORS as error:
+            log.warning("command not sent", command=type(command).__name__, error=repr(error))
 
     async def _execute(self, command: ev.Command) -> None:
         subjects = self._bus.subjects

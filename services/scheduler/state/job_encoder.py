@@ -1,10 +1,13 @@
-"""Encodes the step jobs of a cycle: one message per instance, with the request states that it does not hold yet."""
+"""Encodes a cycle's step jobs: one message per instance, with the request states that it does not hold yet; several
+messages if these states are large, as the bus limits the size of a message."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 
 from services.scheduler.events import SendJobs
@@ -12,9 +15,11 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import SENT_ACROSS
-from shared.arrays import Int32, Int64, pack_float32, pack_int32, pack_int64
+from shared.arrays import Bool, Int32, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Request
 from shared.messages.steps import CACHE, RECOMPUTE, RequestState, StepJobs
+
+MAX_STATES_BYTES = 4 << 20  # of a message's states; the rest of a message of 8 MiB is for its jobs
 
 
 @dataclass(slots=True)
@@ -34,8 +39,8 @@ class JobEncoder:
         self._drops[index].append(ticket)
 
     def encode(self, rows: Int64, ahead: Int64, now_s: float) -> list[SendJobs]:
-        """One message per instance: the next step of each of `rows` [n]; the successor of each of `ahead` [m], also as
-        the first step of the next block if it was sent across; the drops."""
+        """The messages of each instance: the next step of each of `rows` [n]; the successor of each of `ahead` [m],
+        also as the first step of the next block if it was sent across; the drops."""
         table, pipeline, drops = self._table, self._table.pipeline, self._drops
         self._drops = defaultdict(list)
         across = ahead[pipeline.state[ahead] == SENT_ACROSS]
@@ -60,28 +65,46 @@ class JobEncoder:
             if self._fleet.instances[index] is None:
                 continue
             first, last = bisect_left(index_of_row, index), bisect_right(index_of_row, index)
-            self._num_messages += 1
-            jobs = StepJobs(
-                epoch=self._epoch,
-                number=self._num_messages,
-                tickets=tickets[8 * first : 8 * last],
-                steps=steps[4 * first : 4 * last],
-                blocks=blocks[4 * first : 4 * last],
-                thresholds=thresholds[4 * first : 4 * last],
-                kinds=kinds[4 * first : 4 * last],
-                batches=batches[4 * first : 4 * last],
-                states=[self._state(row) for row in rows[first:last][needs_state[first:last]].tolist()],
-                drops=pack_int64(drops.get(index, [])),
-                forget_below=0 if self._fleet.synchronized[index] else table.next_ticket,
-                sent_s=now_s,
-            )
-            commands.append(SendJobs(self._fleet.instance_id(index), jobs))
-            self._fleet.synchronized[index] = True
+            for begin, end, states in self._parts(rows, needs_state, first, last):
+                self._num_messages += 1
+                is_first = begin == first
+                jobs = StepJobs(
+                    epoch=self._epoch,
+                    number=self._num_messages,
+                    tickets=tickets[8 * begin : 8 * end],
+                    steps=steps[4 * begin : 4 * end],
+                    blocks=blocks[4 * begin : 4 * end],
+                    thresholds=thresholds[4 * begin : 4 * end],
+                    kinds=kinds[4 * begin : 4 * end],
+                    batches=batches[4 * begin : 4 * end],
+                    states=states,
+                    drops=pack_int64(drops.get(index, [])) if is_first else b"",
+                    forget_below=0 if self._fleet.synchronized[index] else table.next_ticket,
+                    sent_s=now_s,
+                )
+                commands.append(SendJobs(self._fleet.instance_id(index), jobs))
+                self._fleet.synchronized[index] = True
         return commands
 
     def kinds(self, rows: Int64) -> Int32:
         """StepKind of the next step of each. Shapes: [n] -> [n]."""
         return np.where(self._table.next_recomputes(rows), RECOMPUTE, CACHE).astype(np.int32)
+
+    def _parts(
+        self, rows: Int64, needs_state: Bool, first: int, last: int
+    ) -> Iterator[tuple[int, int, list[RequestState]]]:
+        """Divides the jobs `first` to `last`, exclusive, of an instance into messages: the first job of each, the end,
+        and the states. A state comes with its request's first job."""
+        states, num_bytes = list[RequestState](), 0
+        for i in (first + needs_state[first:last].nonzero()[0]).tolist():
+            state = self._state(int(rows[i]))
+            state_bytes = len(msgspec.msgpack.encode(state))
+            if states and num_bytes + state_bytes > MAX_STATES_BYTES:
+                yield first, i, states
+                first, states, num_bytes = i, [], 0
+            states.append(state)
+            num_bytes += state_bytes
+        yield first, last, states
 
     def _state(self, row: int) -> RequestState:
         table = self._table

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import BadInput
 from shared.messages.requests import ChatMessage, FinishReason, Request
-from shared.text import TextModel, round_up_to_blocks
+from shared.text import MAX_LABEL_TOKENS, TextModel, round_up_to_blocks
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +126,10 @@ def test_a_text_is_cut_at_its_limit(text: TextModel, max_tokens: int | None, kep
     finished = text.finish(ids, Request(request_id="r", max_tokens=max_tokens))
     assert (finished.text, finished.finish_reason, finished.completion_tokens) == (kept, reason, len(kept))
     assert text.finish(ids, Request(request_id="r", stop=["."], max_tokens=5)).finish_reason == "stop"
+
+
+def test_labels_with_more_tokens_than_a_message_holds_are_refused(text: TextModel) -> None:
+    request = Request(request_id="r", prompt="hi", choices=["a", "b"])
+    labels = [np.zeros(length, dtype=np.int32) for length in (MAX_LABEL_TOKENS, 1)]
+    with pytest.raises(BadInput, match=f"together; accepted: {MAX_LABEL_TOKENS}"):
+        text.check_choices(request, labels, 1 << 30)
