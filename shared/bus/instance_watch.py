@@ -27,7 +27,7 @@ class _Known:
 
 @dataclass(slots=True, kw_only=True)
 class InstanceWatch:
-    """The instances that were renewed within INSTANCE_TTL_S.
+    """The instances that were renewed within INSTANCE_TTL_S. Time without a connection to the bus does not count.
 
     A heartbeat is a message on the bucket's own subject. A plain subscription receives one from every instance within
     HEARTBEAT_S and continues after a reconnect; a watcher of the bucket does not.
@@ -37,10 +37,12 @@ class InstanceWatch:
     on_update: Callable[[Instance], None] = lambda _: None  # receives a new or changed instance
     on_loss: Callable[[str], None] = lambda _: None  # receives the id of an instance that was deleted or fell silent
     clock: Callable[[], float] = time.monotonic  # seconds
+    is_connected: Callable[[], bool] = lambda: True  # to the bus
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
 
     async def start(self, bus: Bus) -> None:
         """Subscribe to the heartbeats."""
+        self.is_connected = lambda: bus.nc.is_connected
         await bus.nc.subscribe(f"$KV.{bus.subjects.instances_bucket}.>", cb=self.receive)
 
     async def run(self) -> None:
@@ -76,6 +78,10 @@ class InstanceWatch:
 
     def _expire(self) -> None:
         now_s, newest_s = self.clock(), dict[str, float]()
+        if not self.is_connected():
+            for known in self._known.values():
+                known.renewed_s = now_s
+            return
         for known in self._known.values():
             name = _name(known.instance)
             newest_s[name] = max(newest_s.get(name, 0.0), known.registered_s)

@@ -57,6 +57,19 @@ async def test_a_silent_instance_is_lost_sooner_if_a_newer_one_has_its_name() ->
     assert cell.present() == ["v-1", "w-2"]
 
 
+async def test_silence_counts_from_the_reconnect_to_the_bus() -> None:
+    cell, is_connected = Cell(), False
+    cell.watch.is_connected = lambda: is_connected
+    await cell.heartbeat("i-1")
+    cell.now_s += 2 * INSTANCE_TTL_S
+    assert cell.present() == ["i-1"]
+    is_connected = True
+    cell.now_s += INSTANCE_TTL_S
+    assert cell.present() == ["i-1"]
+    cell.now_s += 0.1
+    assert cell.present() == []
+
+
 async def test_two_live_instances_of_one_name_both_keep_the_whole_ttl() -> None:
     cell = Cell()
     await cell.heartbeat("w-1")
