@@ -341,9 +341,20 @@ class SchedulerCore:
         self.totals.count_finished(status, stats)
         confidences = table.confidences(row)[:end].copy() if arrived.request.logprobs else None
         top_tokens, choices = table.entry(row).top_tokens, table.entry(row).choices
+        written_by = frozenset(table.entry(row).written_by)
         self._commands.append(
             ev.FinishRequest(
-                arrived, status, output_ids, stats, decisions, error, field, confidences, top_tokens, choices
+                arrived,
+                status,
+                output_ids,
+                stats,
+                decisions,
+                error,
+                field,
+                confidences,
+                top_tokens,
+                choices,
+                written_by,
             )
         )
         self._dispatcher.remove(row)

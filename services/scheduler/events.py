@@ -129,6 +129,7 @@ class FinishRequest:
     confidences: Float32 | None = None  # of `output_ids`; None without `logprobs`
     top_tokens: TopTokenTable | None = None  # of the output; None without `top_logprobs`
     choices: Float32 | None = None  # the probability of each label, if a step has read them
+    written_by: frozenset[str] = frozenset()  # ids of instances that may have written a part of the output
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,11 @@ class Intake:
     async def arrived_names(self, count: int) -> list[str]:
         return [(await self.arrived()).request.request_id for _ in range(count)]
 
-    def finish(self, arrived: RequestArrived) -> None:
-        output_ids = np.zeros(0, dtype=np.int32)
-        self.outcomes.finish(FinishRequest(arrived, OutcomeStatus.COMPLETED, output_ids, None, None))
+    def finish(self, arrived: RequestArrived, written_by: Collection[str] = ()) -> None:
+        output_ids, instances = np.zeros(0, dtype=np.int32), frozenset(written_by)
+        self.outcomes.finish(
+            FinishRequest(arrived, OutcomeStatus.COMPLETED, output_ids, None, None, written_by=instances)
+        )
 
     async def send(self, request_id: str, prompt: str = "x", priority: int = 0) -> None:
         request = Request(request_id=request_id, prompt=prompt, priority=priority)
@@ -197,6 +199,27 @@ async def test_reads_of_earlier_state_do_not_hold_up_new_requests(bus: Bus, text
         assert await intake.arrived_names(1) == ["new"]
         recovery.go.set()
         assert set(await intake.arrived_names(100)) == {f"earlier-{i}" for i in range(100)}
+
+
+async def test_outcomes_of_a_distrusted_instance_are_marked_at_any_time(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        names = [f"r-{i}" for i in range(4)]
+        for name in names:
+            await intake.send(name)
+        stored, good, being_stored, later = [await intake.arrived() for _ in names]
+        intake.finish(stored, ["bad", "good"])
+        await intake.until_unfinished(3)
+        intake.finish(good, ["good"])
+        intake.finish(being_stored, ["bad"])
+        intake.outcomes.distrust("bad", LIMIT_S)
+        intake.finish(later, ["good", "bad"])
+        await intake.outcomes.drain()
+        marked = []
+        for arrived in (stored, good, being_stored, later):
+            outcome = await bus.last("OUTCOMES", bus.subjects.outcomes(arrived.request.request_id), Outcome)
+            assert outcome is not None
+            marked.append(outcome.unverified)
+        assert marked == [True, False, True, True]
 
 
 async def test_beyond_the_limit_the_highest_priority_is_served_first(bus: Bus, text: TextModel) -> None:

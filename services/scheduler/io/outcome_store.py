@@ -37,7 +37,7 @@ class _Served:
 
     ended_s: float
     request_id: str
-    instances: list[str]  # that ran its steps
+    instances: frozenset[str]  # that may have written a part of its text
     json: bool
 
 
@@ -72,6 +72,7 @@ class OutcomeStore:
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
         self._served: deque[_Served] = deque()
+        self._distrusted: set[str] = set()  # ids of instances that compute wrong
         self._again: set[asyncio.Task[None]] = set()  # that store an outcome a second time
         self.on_settled: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None  # after its outcome
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -103,8 +104,9 @@ class OutcomeStore:
             key=arrived.request.key,
             priority=arrived.request.priority,
             trace_id=arrived.trace_id,
+            unverified=not finish.written_by.isdisjoint(self._distrusted),
         )
-        self._remember(outcome, arrived.delivery)
+        self._remember(finish)
         self._write(outcome, arrived.delivery)
 
     def cancel(self, waiting: WaitingRequest) -> None:
@@ -145,14 +147,20 @@ class OutcomeStore:
         self._start(retry(store_again))
 
     def distrust(self, instance_id: str, within_s: float) -> None:
-        """Mark the outcomes of the last `within_s` seconds that this instance served: their texts may be wrong."""
+        """Mark the outcomes that this instance served, of the last `within_s` seconds and from now on: their texts may
+        be wrong."""
+        self._distrusted.add(instance_id)
         since_s = time.monotonic() - within_s - UNVERIFIED_MARGIN_S
-        for served in self._served:
-            if served.ended_s >= since_s and instance_id in served.instances:
-                self._start(self._mark(served))
+        self._start(self._mark([s for s in self._served if s.ended_s >= since_s and instance_id in s.instances]))
 
-    async def _mark(self, served: "_Served") -> None:
-        """Store the outcome again, marked."""
+    async def _mark(self, doubtful: list[_Served]) -> None:
+        """Store these outcomes again, marked, once the writes are done that may be theirs."""
+        if self._writing:
+            await asyncio.wait(set(self._writing))
+        for served in doubtful:
+            await self._mark_one(served)
+
+    async def _mark_one(self, served: _Served) -> None:
 
         async def store_marked() -> None:
             subject = self._bus.subjects.outcomes(served.request_id)
@@ -180,19 +188,22 @@ class OutcomeStore:
         await self._failed
 
     async def drain(self) -> None:
-        """Wait at most DRAIN_S until all outcomes are stored and acknowledged."""
-        if not self._writing:
+        """Wait at most DRAIN_S until all outcomes are stored, also those to mark, and acknowledged."""
+        storing = {*self._writing, *self._again}
+        if not storing:
             return
-        _, left = await asyncio.wait(self._writing, timeout=DRAIN_S)
+        _, left = await asyncio.wait(storing, timeout=DRAIN_S)
         if left:
-            log.warning("outcomes not stored; the next scheduler serves their requests again", requests=len(left))
+            unstored = len(left - self._again)
+            log.warning("outcomes not stored; the next scheduler serves their requests again", requests=unstored)
             await cancel(left)
 
-    def _remember(self, outcome: Outcome, delivery: Delivery) -> None:
+    def _remember(self, finish: FinishRequest) -> None:
         """Remember for MAX_UNVERIFIED_S which instances served the request."""
-        now_s = time.monotonic()
-        if outcome.stats is not None:
-            self._served.append(_Served(now_s, outcome.request_id, outcome.stats.instances, delivery.json))
+        now_s, arrived = time.monotonic(), finish.arrived
+        if finish.written_by:
+            request_id, json = arrived.request.request_id, arrived.delivery.json
+            self._served.append(_Served(now_s, request_id, finish.written_by, json))
         while self._served and self._served[0].ended_s < now_s - MAX_UNVERIFIED_S:
             self._served.popleft()
 

@@ -83,6 +83,8 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     entry = table.entry(row)
     entry.choices = read_probabilities(checkpoint.choices, len(entry.arrived.choices)) if checkpoint.choices else None
     entry.served_by.extend(checkpoint.instances)
+    if stored:
+        entry.written_by.update(checkpoint.instances)
     entry.last_instance = checkpoint.last_instance
 
 

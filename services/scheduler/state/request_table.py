@@ -30,6 +30,7 @@ class RequestEntry:
 
     arrived: RequestArrived
     served_by: list[str] = field(default_factory=list)  # ids of instances that ran a step, in the order of first use
+    written_by: set[str] = field(default_factory=set)  # ids of instances that ran a step since its output was empty
     last_instance: str = ""  # id of the instance that ran the last step
     top_tokens: TopTokenTable | None = None  # of its output; None: its client does not want them
     choices: Float32 | None = None  # the probability of each label, once a step has read them
@@ -43,6 +44,7 @@ class RequestEntry:
         """Record the instance that runs its steps from now on. Returns: whether another one ran them before."""
         moved = self.last_instance not in ("", instance_id)
         self.last_instance = instance_id
+        self.written_by.add(instance_id)
         if instance_id not in self.served_by:
             self.served_by.append(instance_id)
         return moved
@@ -177,6 +179,7 @@ class RequestTable(Columns):
         tokens that the output will have."""
         self.output_ids(row).fill(MASKED)
         self.threshold_tokens[row] = 0.0
+        self.entry(row).written_by.clear()
         self._begin(row)
 
     def _begin(self, row: int) -> None:

@@ -57,6 +57,7 @@ def test_requests_of_a_quarantined_instance_start_again_on_another() -> None:
         assert finish.stats is not None
         assert "a-1" in finish.stats.instances
         assert finish.stats.mean_threshold <= max(core.settings.thresholds)
+        assert ("a-1" in finish.written_by) is finish.arrived.request.stream
 
 
 def test_a_quarantine_fails_a_request_that_had_too_many_attempts_before() -> None:
