@@ -101,5 +101,15 @@ def _name(instance: Instance) -> str:
 
 
 def _content(instance: Instance) -> Instance:
-    """The registration without what every heartbeat changes."""
-    return replace(instance, heartbeat=0, requests=0, draining_s=0.0)
+    """The registration without what a busy instance changes with every heartbeat."""
+    return replace(
+        instance,
+        heartbeat=0,
+        requests=0,
+        draining_s=0.0,
+        memory_bytes=0,
+        used_cache_tokens=0,
+        used_prefix_tokens=0,
+        wanted_tokens=0,
+        cached_tokens=0,
+    )

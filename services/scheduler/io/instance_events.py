@@ -1,6 +1,7 @@
 """Turns changes of the cell's instances into events of the core."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import structlog
 
@@ -55,11 +56,7 @@ class InstanceEvents:
             return f"it serves the model {instance.model.name}, not {self._model_name}"
         if not instance.profile:
             return "it has no latency profile" if self._needs_profile else ""
-        try:
-            LatencyProfile.from_csv(instance.profile).latency_s(instance.tp_degree, 1, StepKind.RECOMPUTE)
-        except BadInput as error:
-            return error.message
-        return ""
+        return _profile_error(instance.profile, instance.tp_degree)
 
     def _quarantine(self, instance: Instance) -> None:
         instance_id = instance.instance_id
@@ -87,3 +84,13 @@ class InstanceEvents:
         if instance.instance_id not in self._warned:
             self._warned.add(instance.instance_id)
             log.warning(event, instance=instance.instance_id, reason=reason)
+
+
+@lru_cache
+def _profile_error(profile: str, tp_degree: int) -> str:
+    """Why the profile has no latencies for this TP degree; empty if it has. Each heartbeat repeats the profile."""
+    try:
+        LatencyProfile.from_csv(profile).latency_s(tp_degree, 1, StepKind.RECOMPUTE)
+    except BadInput as error:
+        return error.message
+    return ""
