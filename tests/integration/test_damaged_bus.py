@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.scheduler.io.reconciliation import LOST
+from services.scheduler.io.outcome_store import LOST
 from shared.bus.client import Bus
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from tests.support.nats import NatsServer

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from services.scheduler.events import Event, FinishRequest, RequestArrived, RequestCancelled
 from services.scheduler.io.event_queue import EventQueue
-from services.scheduler.io.outcome_store import OutcomeStore
+from services.scheduler.io.outcome_store import LOST, OutcomeStore
 from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_consumer import RequestConsumer
 from services.scheduler.io.request_preparer import RequestPreparer
@@ -373,6 +373,27 @@ async def test_a_waiting_request_that_is_finished_is_only_acknowledged(bus: Bus,
         intake.finish(await intake.arrived())
         assert await intake.arrived_names(1) == ["last"]
         await intake.until_unfinished(1)
+
+
+async def test_a_waiting_request_whose_message_is_lost_fails_unless_it_has_an_outcome(
+    bus: Bus, text: TextModel
+) -> None:
+    finished = Outcome(request_id="finished", status=OutcomeStatus.COMPLETED, text="29")
+    async with receiving(bus, text, max_held=1) as intake:
+        for name in ("first", "lost", "finished", "last"):
+            await intake.send(name)
+        await intake.until_waiting(3)
+        await bus.store(bus.subjects.outcomes("finished"), finished)
+        for sequence in (2, 3):
+            await bus.js.delete_msg(bus.subjects.stream("REQUESTS"), sequence)
+        intake.finish(await intake.arrived())
+        assert await intake.status("lost") is OutcomeStatus.FAILED
+        assert await intake.arrived_names(1) == ["last"]
+    lost, kept = [await bus.last("OUTCOMES", bus.subjects.outcomes(name), Outcome) for name in ("lost", "finished")]
+    assert lost is not None
+    assert lost.error is not None
+    assert lost.error.message == LOST
+    assert kept == finished
 
 
 async def test_a_large_waiting_request_is_read_again_and_answered_if_invalid(bus: Bus, text: TextModel) -> None:

@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 MAX_REMEMBERED = 100_000  # ids of finished requests; a second message with one of them is not served again
 MAX_UNVERIFIED_S = 120.0  # age of the outcomes that can be marked
 UNVERIFIED_MARGIN_S = 5.0  # between the oldest outcome to mark and the last good canary
+LOST = "the bus lost the request, for example in a damaged file: send it again"
 DRAIN_S = 5.0  # with LEASE_TTL_S below the ten seconds that a container has by default to stop
 
 
@@ -111,13 +112,23 @@ class OutcomeStore:
 
     def cancel(self, waiting: WaitingRequest) -> None:
         """Store the outcome of a request that was cancelled before the core received it."""
+        self._end(waiting, OutcomeStatus.CANCELLED)
+
+    def lose(self, waiting: WaitingRequest) -> None:
+        """Store the outcome of a request whose message the bus has lost, unless it has one."""
+        log.error("accepted request lost", request_id=waiting.request_id)
+        self._end(waiting, OutcomeStatus.FAILED, OutcomeError(message=LOST))
+
+    def _end(self, waiting: WaitingRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
+        """Store the outcome of a request that the core has not received."""
         arrival = waiting.arrival
         outcome = Outcome(
             request_id=arrival.request_id,
-            status=OutcomeStatus.CANCELLED,
+            status=status,
             prompt_tokens=arrival.prompt_tokens,
             output_tokens=arrival.output_tokens,
             arrival_s=arrival.arrival_s,
+            error=error,
             key=waiting.key,
             priority=waiting.priority,
         )

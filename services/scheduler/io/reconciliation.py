@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 from nats.js.api import DeliverPolicy
 
-from services.scheduler.io.outcome_store import store_outcome
+from services.scheduler.io.outcome_store import LOST, store_outcome
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.stream_reader import read_stream
@@ -26,7 +26,6 @@ MAX_AGE = timedelta(minutes=15)  # of the arrivals that are checked
 CHECK_S = 1.0  # between two looks at the requests that are not delivered yet
 SETTLE_S = 5.0  # before the second look at a request without an outcome: it may be on its way
 MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time between: serving has priority
-LOST = "the bus lost the request, for example in a damaged file: send it again"
 
 
 async def reconcile(bus: Bus, epoch: int, is_known: Callable[[str], bool]) -> None:

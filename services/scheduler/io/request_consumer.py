@@ -18,7 +18,7 @@ from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.request_decoder import InvalidRequest, decode_request, has_producer
-from services.scheduler.io.request_preparer import RequestMessage, RequestPreparer, text_length
+from services.scheduler.io.request_preparer import RequestLost, RequestMessage, RequestPreparer, text_length
 from services.scheduler.io.waiting_requests import WaitingRequest, WaitingRequests
 from services.scheduler.state.totals import Totals
 from shared.background import DeferredTasks
@@ -170,12 +170,15 @@ class RequestConsumer:
         self._tasks.create_task(self._prepare(held, waiting, message))
 
     async def _prepare(self, held: _Held, waiting: WaitingRequest, message: RequestMessage | None) -> None:
-        """Put the request into the event queue, unless it is invalid or has its outcome."""
+        """Put the request into the event queue, unless it is invalid, lost, or has its outcome."""
         request_id, delivery = waiting.request_id, waiting.delivery
         try:
             arrived = await self._preparer.prepare(waiting, message)
         except BadInput as error:
             self._reject(request_id, delivery, error)
+            return
+        except RequestLost:
+            self._outcomes.lose(waiting)
             return
         if arrived is None:
             log.info("request already has its outcome", request_id=request_id)

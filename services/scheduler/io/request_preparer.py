@@ -20,7 +20,7 @@ from shared.arrays import Int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
 from shared.edits import NO_EDITS, edit_threshold_for
-from shared.errors import BadInput
+from shared.errors import BadInput, DilaserveError
 from shared.messages.requests import Request
 from shared.messages.versions import VERSION, newer_field
 from shared.pinned import check_pinned
@@ -32,6 +32,11 @@ T = TypeVar("T")
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C trace context
 MAX_READS = 64  # requests whose message is read at a time
 MAX_LONG_TEXTS = 2  # long texts tokenized at a time
+NO_MESSAGE = 10037  # the server's error code for a message that its stream does not hold
+
+
+class RequestLost(DilaserveError):  # noqa: N818
+    """The stream no longer holds the message of a waiting request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,10 @@ class RequestPreparer:
     async def prepare(self, waiting: WaitingRequest, message: RequestMessage | None) -> RequestArrived | None:
         """Without `message`, it is read from the stream. Returns: None if the request has its outcome already.
 
-        Raises: BadInput if the model cannot serve the request.
+        Raises: BadInput if the model cannot serve the request; RequestLost.
         """
         delivery, arrival = waiting.delivery, waiting.arrival
-        if message is None and (message := await self._read(delivery.sequence)) is None:
-            return None
+        message = message or await self._read(delivery.sequence)
         edit_threshold = edit_threshold_for(message.request, self._text.card, self._edit_threshold)
         field = newer_field(message.request, has_edits=edit_threshold < NO_EDITS)
         if field is not None and min(self._worker_versions(), default=VERSION) < VERSION:
@@ -93,15 +97,17 @@ class RequestPreparer:
             checkpoint=checkpoint,
         )
 
-    async def _read(self, sequence: int) -> RequestMessage | None:
-        """The message at `sequence` of the stream. Returns: None if it is no longer there."""
+    async def _read(self, sequence: int) -> RequestMessage:
+        """The message at `sequence` of the stream. Raises: BadInput if it is invalid; RequestLost."""
 
-        async def read() -> RequestMessage | None:
+        async def read() -> RequestMessage:
             with bus_errors("read a request"):
                 try:
                     stored = await self._bus.js.get_msg(self._bus.subjects.stream("REQUESTS"), seq=sequence)
-                except NotFoundError:
-                    return None
+                except NotFoundError as error:
+                    if error.err_code != NO_MESSAGE:
+                        raise
+                    raise RequestLost from error
             request = decode_request(stored.subject or "", stored.data or b"")
             if isinstance(request, InvalidRequest):
                 raise request.error
