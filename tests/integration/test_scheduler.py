@@ -330,7 +330,7 @@ async def test_a_scheduler_that_stalled_sends_nothing_if_another_leads(cluster: 
 async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(cluster: Cluster) -> None:
     subjects, js = cluster.bus.subjects, cluster.bus.js
     requests = subjects.stream("REQUESTS")
-    with service("scheduler", cluster.settings, cluster.log) as process:
+    with service("scheduler", cluster.settings | {"log_level": "debug"}, cluster.log) as process:
         await reached(lambda: "leading" in cluster.log.read_text())
         outcomes = (await js.stream_info(subjects.stream("OUTCOMES"))).config
         await js.update_stream(outcomes.evolve(max_msg_size=1))  # refuses every outcome

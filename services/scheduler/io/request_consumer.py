@@ -158,7 +158,7 @@ class RequestConsumer:
             first = delivery.sequence if self._outcomes.will_settle(delivery) else None
         else:
             return False
-        log.info("request received again", request_id=request_id)
+        log.debug("request received again", request_id=request_id)
         if first is None and has_producer(request_id):
             self._outcomes.repeat(request_id, delivery)
         elif first != delivery.sequence:
