@@ -79,9 +79,10 @@ async def serve(
     if lease is None:
         return 0
     stored = await run_until_stopped(stop, settle_config(bus, config))
-    if stored != config:
+    recovery = await run_until_stopped(stop, Recovery.start(bus))
+    if stored != config or recovery is None:
         await lease.release()
-        if stored is None:
+        if stop.is_set():
             return 0
         log.warning("stopping", reason="the configuration of the cell was replaced during the standby")
         return 1
@@ -94,7 +95,6 @@ async def serve(
     core = build_core(settings, text, card, lease.epoch)
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
-    recovery = await Recovery.start(bus)
     preparer = RequestPreparer(
         bus,
         text,

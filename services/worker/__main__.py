@@ -40,6 +40,7 @@ from shared.messages.versions import VERSION
 from shared.metrics import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus
+from shared.tasks import run_until_stopped
 from shared.text import read_model_card
 
 log = structlog.get_logger(__name__)
@@ -105,9 +106,15 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         check = CanaryCheck(canary, settings.canary_interval_s)
         service = WorkerService(bus, engine, registration, metrics, check, iteration_limit_s=limit_s)
         patterns.on_ready = service.wake
-        await check_weights(bus, instance.model.name, digest, settings.weights_sha256)
-        with closing(patterns):
-            await service.run(stop, quarantine=await check_canary(bus, canary, *facts))
+
+        async def compare() -> str:
+            await check_weights(bus, instance.model.name, digest, settings.weights_sha256)
+            return await check_canary(bus, canary, *facts)
+
+        difference = await run_until_stopped(stop, compare())
+        if difference is not None:
+            with closing(patterns):
+                await service.run(stop, quarantine=difference)
 
     return serve_on_bus(instance.instance_id, settings, serve, reports_health=False)
 

@@ -351,6 +351,14 @@ async def test_a_redelivered_message_is_served_once(bus: Bus, text: TextModel, m
         assert intake.totals.arrived == 3
 
 
+async def test_a_scheduler_waits_for_the_stream_of_requests(bus: Bus) -> None:
+    await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+    starting = asyncio.create_task(Recovery.start(bus))
+    await asyncio.sleep(0)  # it asks for the stream first
+    await bus.set_up()
+    assert not (await starting).covers(1)
+
+
 async def test_waiting_requests_are_served_by_the_next_scheduler(bus: Bus, text: TextModel) -> None:
     async with receiving(bus, text, max_held=1) as intake:
         for i in range(5):

@@ -1,18 +1,23 @@
 """Compares this instance's weights and canary with those that the cell has recorded, and records the first ones."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
 
 from services.worker.engine.canary import Canary
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
+from shared.bus.errors import bus_errors
 from shared.errors import BadInput
 from shared.messages.models import WeightsRecord
+from shared.retry import retry
 
 M = TypeVar("M", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 async def check_weights(bus: Bus, model: str, found: str, expected: str) -> None:
@@ -24,7 +29,7 @@ async def check_weights(bus: Bus, model: str, found: str, expected: str) -> None
     if expected:
         if found != expected:
             raise BadInput(f"the weights have the SHA-256 {found}, not {expected}", "weights_sha256")
-        await (await bus.bucket(bus.subjects.models_bucket)).put(key, encode(record))
+        await _with_records(bus, lambda records: records.put(key, encode(record)))
         return
     recorded = await _first(bus, key, record)
     if recorded.sha256 != found:
@@ -44,15 +49,29 @@ async def check_canary(bus: Bus, canary: Canary, *facts: object) -> str:
 
 async def _first(bus: Bus, key: str, record: M) -> M:
     """The record of this key; `record` becomes it if there is none."""
-    bucket = await bus.bucket(bus.subjects.models_bucket)
-    try:
-        await bucket.create(key, encode(record))
-    except KeyWrongLastSequenceError:
+
+    async def first(records: KeyValue) -> M:
         try:
-            return decode((await bucket.get(key)).value or b"", type(record))
-        except (BadInput, KeyNotFoundError):  # damaged
-            await bucket.put(key, encode(record))
-    return record
+            await records.create(key, encode(record))
+        except KeyWrongLastSequenceError:
+            try:
+                return decode((await records.get(key)).value or b"", type(record))
+            except (BadInput, KeyNotFoundError):  # damaged
+                await records.put(key, encode(record))
+        return record
+
+    return await _with_records(bus, first)
+
+
+async def _with_records(bus: Bus, call: Callable[[KeyValue], Awaitable[T]]) -> T:
+    """Repeat `call` with the bucket of the records while the bus fails or does not answer."""
+    records = await bus.bucket(bus.subjects.models_bucket)
+
+    async def attempt() -> T:
+        with bus_errors("access the records of the models"):
+            return await call(records)
+
+    return await retry(attempt)
 
 
 def _hash(text: str) -> str:
