@@ -35,7 +35,11 @@ class Server(uvicorn.Server):
         """
         while not (self.started or self.should_exit):  # noqa: ASYNC110  (uvicorn reports no start)
             await asyncio.sleep(CHECK_S)
-        for each in self.servers if self.started else ():
+        servers, loop = self.servers if self.started else [], asyncio.get_running_loop()
+        for listening in [each for server in servers for each in server.sockets]:
+            loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)  # asyncio's server, once closed, would drop the connections just accepted
+        for each in servers:
             each.close()
         self.config.encoded_headers.append(CLOSE)  # of the responses that begin from now on; read once a second
         self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]

@@ -100,10 +100,11 @@ async def test_a_draining_gateway_finishes_its_requests_and_closes_their_connect
 
 
 async def _is_refused(url: str) -> bool:
+    """Whether a connection to the gateway's own port is refused, or reset as it had not been accepted."""
     try:
         async with httpx.AsyncClient(timeout=LIMIT_S) as http:
             await http.get(url)
-    except httpx.ConnectError:
+    except (httpx.ConnectError, httpx.ReadError):
         return True
     return False
 
