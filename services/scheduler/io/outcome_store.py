@@ -169,17 +169,13 @@ class OutcomeStore:
         if self._writing:
             await asyncio.wait(set(self._writing))
         for served in doubtful:
-            await self._mark_one(served)
+            await retry(partial(self._mark_one, served))
 
     async def _mark_one(self, served: _Served) -> None:
-
-        async def store_marked() -> None:
-            subject = self._bus.subjects.outcomes(served.request_id)
-            outcome = await self._bus.last("OUTCOMES", subject, Outcome)
-            if outcome is not None:
-                await self._bus.store(subject, replace(outcome, unverified=True), json=served.json)
-
-        await retry(store_marked)
+        subject = self._bus.subjects.outcomes(served.request_id)
+        outcome = await self._bus.last("OUTCOMES", subject, Outcome)
+        if outcome is not None:
+            await self._bus.store(subject, replace(outcome, unverified=True), json=served.json)
 
     def _start(self, storing: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(storing)
