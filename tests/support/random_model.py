@@ -4,6 +4,7 @@ import torch
 
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import parse_config
+from tests.support.tiny_model import BLOCK_CAUSAL
 
 MASK_ID = 60
 LLADA = {
@@ -19,20 +20,12 @@ LLADA = {
     "rope_theta": 10_000.0,
     "rms_norm_eps": 1e-5,
 }
-SDAR = {
+SDAR = BLOCK_CAUSAL | {
     "architectures": ["SDARForCausalLM"],
     "vocab_size": 64,
     "max_position_embeddings": 128,
     "mask_token_id": MASK_ID,
     "eos_token_id": 1,
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 64,
-    "rope_theta": 10_000.0,
-    "rms_norm_eps": 1e-6,
 }
 
 
