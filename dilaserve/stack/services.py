@@ -17,6 +17,7 @@ from services.predictor.settings import PredictorSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
 from services.scheduler.settings import SchedulerSettings
 from services.worker.settings import WorkerSettings
+from shared import predictor_card
 from shared.bus.users import BusUser
 from shared.messages.cell import CellConfig
 from shared.messages.launch import InstanceSpec
@@ -44,7 +45,8 @@ def option_settings(service: BusUser, stack: Stack) -> dict[str, object]:
 
 def predictor_directory(stack: Stack) -> Path:
     """Where the services look for the step predictor."""
-    return Path(stack.options.predictor or os.environ.get(f"{PREFIX}PREDICTOR") or stack.model / "predictor")
+    named = stack.options.predictor or os.environ.get(f"{PREFIX}PREDICTOR", "")
+    return predictor_card.predictor_directory(str(named), stack.model)
 
 
 def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = False) -> Program:
