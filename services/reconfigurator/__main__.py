@@ -106,7 +106,7 @@ async def plan(
 ) -> None:
     """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set.
 
-    `predictor`: its version. Raises: BadInput if the settings differ from the cell's.
+    `predictor`: the version of the step predictor. Raises: BadInput if the settings differ from the cell's.
     """
     own = {"thresholds": tuple(sorted(set(settings.thresholds))), "cache": settings.cache, "predictor": predictor}
     cell = await run_until_stopped(stop, wait_and_check_config(bus, own))

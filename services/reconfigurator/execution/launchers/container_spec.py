@@ -11,8 +11,8 @@ from shared.settings import PREFIX, to_environ
 
 LABEL = "dilaserve."
 CELL, NODE, GPUS = LABEL + "cell", LABEL + "node", LABEL + "gpus"
+MODEL_VARIABLE = f"{PREFIX}MODEL"  # both services read it
 # Settings whose values workers take from the reconfigurator
-MODEL_VARIABLE = f"{PREFIX}MODEL"  # which both read
 COMMON = (
     "nats_url",
     "nats_ca",
