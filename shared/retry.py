@@ -25,7 +25,8 @@ async def retry(
     timeout_s: float | None = None,
     on: Callable[[Exception], bool] = is_retry_later,
 ) -> T:
-    """Call `action` until it raises no error that `on` accepts; the waits grow from `wait_initial_s` to `wait_max_s`.
+    """Call `action` and return its result. After an error for which `on` is true, wait and call it again; the waits
+    grow from `wait_initial_s` to `wait_max_s`.
 
     stamina logs each failure. Raises: any other error of `action`; the last error after `timeout_s`.
     """

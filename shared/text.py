@@ -148,27 +148,28 @@ class TextModel:
         return (frozenset() if request.ignore_eos else self.end_ids).union(request.stop_token_ids)
 
     def ended(self, output_ids: Int32, request: Request, checked: int = 0) -> bool:
-        """Whether the request's output holds a token that ends its text, or a stop string. The first `checked` tokens
-        alone must hold neither."""
+        """Whether the request's output holds a token that ends its text, or a stop string. `checked`: the
+        number of first tokens that hold neither, as an earlier call has found."""
         end_ids = self.end_ids_of(request)
         if not end_ids.isdisjoint(output_ids[max(checked, protected_tokens(request, end_ids)) :].tolist()):
             return True
         if not request.stop:
             return False
-        recent = output_ids[self._before_stop(output_ids[:checked], request.stop) :]
+        recent = output_ids[self._search_start(output_ids[:checked], request.stop) :]
         # The whole text confirms a find: `recent` may begin within a character.
         return all(first_stop(self.decode(ids), request.stop) is not None for ids in (recent, output_ids))
 
-    def _before_stop(self, written: Int32, stop: Sequence[str]) -> int:
-        """A position in `written` [tokens] before each stop string that begins there and ends later. A token may have
-        less than a character, or as a special one no text. The text of `written` may differ from that of the whole
-        output in four characters: the bytes of one that is incomplete, up to three at the beginning, and the end."""
+    def _search_start(self, checked_ids: Int32, stop: Sequence[str]) -> int:
+        """The index of the token from which to search for stop strings: not after the start of any that begins in
+        `checked_ids` and ends in later tokens. Characters are counted, as a token may be a part of one, and a special
+        token has no text. At most max(len) - 1 characters of a stop string are in `checked_ids`; four more allow for
+        characters that the cut divides: up to three replacement characters at the start, and one at the end."""
         if not isinstance(self._backend.decoder, ByteLevel) or self._tokenizer.clean_up_tokenization_spaces:
             return 0
         tokens = characters = max(map(len, stop)) + 3
-        while tokens < len(written) and len(self.decode(written[-tokens:])) < characters:
+        while tokens < len(checked_ids) and len(self.decode(checked_ids[-tokens:])) < characters:
             tokens *= 2
-        return max(len(written) - tokens, 0)
+        return max(len(checked_ids) - tokens, 0)
 
     def finish(self, output_ids: Int32, request: Request) -> FinishedText:
         """The text of the request's output, up to the first token that ends it, stop string, or `max_tokens`."""

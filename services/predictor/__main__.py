@@ -29,7 +29,7 @@ def main() -> int:
 def prepare(settings: PredictorSettings) -> Service:
     """Load the step predictor. Raises: BadInput."""
     if find_predictor_card(settings.predictor, Path(settings.model)) is None:
-        return serve_on_bus("predictor", settings, partial(wait, settings.directory))
+        return serve_on_bus("predictor", settings, partial(idle, settings.directory))
     predictor, card = load_predictor(settings.directory)
     metrics = PredictorMetrics(card.version)
     serve_metrics(metrics.registry, settings)
@@ -41,10 +41,10 @@ def prepare(settings: PredictorSettings) -> Service:
     return serve_on_bus("predictor", settings, serve)
 
 
-async def wait(directory: Path, bus: Bus, stop: asyncio.Event) -> None:
-    """Run without a step predictor, as the model has none, until `stop` is set.
+async def idle(directory: Path, bus: Bus, stop: asyncio.Event) -> None:
+    """Stay idle until `stop` is set, as the model has no step predictor.
 
-    Raises: BadInput if the cell has one.
+    Raises: BadInput if the cell's configuration names a step predictor.
     """
     await run_until_stopped(stop, wait_and_check_config(bus, {"predictor": "none"}))
     log.warning("no step predictor: there is nothing to do", directory=str(directory), fix="dilaserve tune")

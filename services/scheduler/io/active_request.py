@@ -12,7 +12,7 @@ from shared.messages.requests import ActiveRequest, UnfinishedQuery
 
 
 def active_request(received: WaitingRequest, core: SchedulerCore) -> ActiveRequest:
-    """The request as received, with its progress if the core has it."""
+    """The request as received, and if the core has it, its steps, instance and unmasked tokens so far."""
     arrival, table = received.arrival, core.table
     known = ActiveRequest(
         is_known=True,
@@ -42,11 +42,11 @@ def active_request(received: WaitingRequest, core: SchedulerCore) -> ActiveReque
 def matching_requests(
     query: UnfinishedQuery, received: Iterable[WaitingRequest], core: SchedulerCore
 ) -> Iterator[ActiveRequest]:
-    """The requests that the query asks for, in order. The state of the others, which may be many, is not read."""
-    there = _requests_on(query.instance, core) if query.instance else None
+    """The requests that match the query, in order. Reads the rows of these only, as there may be many others."""
+    on_instance = _requests_on(query.instance, core) if query.instance else None
     for each in received:
-        is_there = there is None or each.request_id in there
-        if is_there and query.key in (None, each.key) and query.id_part in each.request_id:
+        is_on_instance = on_instance is None or each.request_id in on_instance
+        if is_on_instance and query.key in (None, each.key) and query.id_part in each.request_id:
             yield active_request(each, core)
 
 

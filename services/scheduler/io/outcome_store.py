@@ -26,8 +26,8 @@ from shared.text import TextModel
 log = structlog.get_logger(__name__)
 
 MAX_REMEMBERED = 100_000  # ids of finished requests; a second message with one of them is not served again
-MAX_UNVERIFIED_S = 120.0  # age of the outcomes that can be marked
-UNVERIFIED_MARGIN_S = 5.0  # between the oldest outcome to mark and the last good canary
+MAX_UNVERIFIED_S = 120.0  # age of the outcomes that can become unverified
+UNVERIFIED_MARGIN_S = 5.0  # by which an outcome may be older than the last good canary and become unverified
 LOST = "the bus lost the request, for example in a damaged file: send it again"
 DRAIN_S = 5.0  # with LEASE_TTL_S below the ten seconds that a container has by default to stop
 
@@ -51,8 +51,8 @@ def _choices(finish: FinishRequest) -> dict[str, float]:
 async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
     """Store the outcome, unless its request has one. Replaces a message that is no outcome. Raises: as `Bus.store`.
 
-    A named producer, which cannot read the stream, receives the first outcome again: of what the bus refuses to store,
-    it would receive the text.
+    A named producer cannot read the stream, and also receives a message that the stream rejects as a duplicate. So it
+    is sent the stored outcome again, if there is one, instead of the new one.
     """
     subject = bus.subjects.outcomes(outcome.request_id)
     if has_producer(outcome.request_id) and (first := await bus.last("OUTCOMES", subject, Outcome)) is not None:
@@ -75,7 +75,7 @@ class OutcomeStore:
         self._served: deque[_Served] = deque()
         self._distrusted: set[str] = set()  # ids of instances that compute wrong
         self._again: set[asyncio.Task[None]] = set()  # that store an outcome a second time
-        self.on_settled: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None  # after its outcome
+        self.on_settled: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None  # after it is stored
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, finish: FinishRequest) -> None:
@@ -165,7 +165,7 @@ class OutcomeStore:
         self._start(self._mark([s for s in self._served if s.ended_s >= since_s and instance_id in s.instances]))
 
     async def _mark(self, doubtful: list[_Served]) -> None:
-        """Store these outcomes again, marked, once the writes are done that may be theirs."""
+        """Wait for the writes in progress, which may be of these outcomes, and then store them again as unverified."""
         if self._writing:
             await asyncio.wait(set(self._writing))
         for served in doubtful:
@@ -195,7 +195,7 @@ class OutcomeStore:
         await self._failed
 
     async def drain(self) -> None:
-        """Wait at most DRAIN_S until all outcomes are stored, also those to mark, and acknowledged."""
+        """Wait at most DRAIN_S until all outcomes are stored, also those stored again, and acknowledged."""
         storing = {*self._writing, *self._again}
         if not storing:
             return

@@ -24,7 +24,7 @@ MAX_STATES_BYTES = 4 << 20  # of a message's states; the rest of a message of 8 
 
 @dataclass(slots=True)
 class JobEncoder:
-    """Turns rows into StepJobs, and keeps the tickets that instances may forget until the next message."""
+    """Builds StepJobs from rows. Collects, for each instance, the tickets to drop; its next message has them."""
 
     _epoch: int
     _mask_token_id: int
@@ -39,8 +39,9 @@ class JobEncoder:
         self._drops[index].append(ticket)
 
     def encode(self, rows: Int64, ahead: Int64, now_s: float) -> list[SendJobs]:
-        """The messages of each instance: the next step of each of `rows` [n]; the successor of each of `ahead` [m],
-        also as the first step of the next block if it was sent across; the drops."""
+        """The messages to all instances. Each of `rows` [n] gets a job for its next step, each of `ahead` [m] one for
+        the step after that. If the latter may begin the next block (SENT_ACROSS), it has a second job as that block's
+        first step, and the instance runs only one of the two. The first message to an instance has its drops."""
         table, pipeline, drops = self._table, self._table.pipeline, self._drops
         self._drops = defaultdict(list)
         across = ahead[pipeline.state[ahead] == SENT_ACROSS]
@@ -135,7 +136,7 @@ class JobEncoder:
         )
 
     def _end_ids_of(self, request: Request) -> bytes:
-        """int32; empty if no text ends early in this cell, or not this one."""
+        """int32, the tokens at which the text ends early; empty if it does not, in this cell or of this request."""
         if request.pinned:  # an end token may stand before pinned text
             return b""
         if not self._end_ids or not (request.ignore_eos or request.stop_token_ids):

@@ -49,8 +49,8 @@ class PatternCompiler:
 
 
 class PatternCache:
-    """Compiles patterns in its own thread. It holds the last MAX_PATTERNS, and more only while those are not compiled
-    yet. A request holds its own."""
+    """Compiles patterns in its own thread, and keeps the last MAX_PATTERNS. It evicts none before its compilation ends,
+    so it may hold more for a time. A request keeps a reference to its own, which eviction does not affect."""
 
     def __init__(self, compiler: PatternCompiler) -> None:
         self.on_ready: Callable[[], None] = lambda: None  # called from that thread when a pattern is compiled
