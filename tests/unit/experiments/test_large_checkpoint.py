@@ -20,6 +20,20 @@ from tests.support.waiting import reached
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 60.0
 COMMAND = [sys.executable, "-m", "experiments.large_checkpoint", "--toy"]
+HANGING = """
+import signal, sys, time, typer
+from unittest.mock import patch
+from experiments import large_checkpoint as command
+
+def save_and_hang(tensors, file, save=command.save_file, **options):
+    save(tensors, file, **options)
+    if str(file).startswith(sys.argv[-1]):
+        time.sleep(600)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background of a shell, without it
+with patch.object(command, "save_file", save_and_hang):
+    typer.run(command.main)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +96,10 @@ def test_the_command_measures_each_stage_and_leaves_no_files(tmp_path: Path) -> 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, with its files below `tmp_path`."""
-    run = subprocess.Popen([*COMMAND, "--folder", str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    """The command, with its files below `tmp_path`. It hangs after its first file."""
+    run = subprocess.Popen(
+        [sys.executable, "-c", HANGING, "--toy", "--folder", str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
     yield run
     run.kill()
     run.wait()
