@@ -23,9 +23,9 @@ async def retry(
     wait_initial_s: float = WAIT_INITIAL_S,
     wait_max_s: float = WAIT_MAX_S,
     timeout_s: float | None = None,
-    on: Callable[[Exception], bool] = is_retry_later,
+    is_retryable: Callable[[Exception], bool] = is_retry_later,
 ) -> T:
-    """Call `action` and return its result. After an error for which `on` is true, wait and call it again; the waits
+    """Call `action` and return its result. After an error that `is_retryable`, wait and call it again; the waits
     grow from `wait_initial_s` to `wait_max_s`.
 
     stamina logs each failure. Raises: any other error of `action`; the last error after `timeout_s`.
@@ -34,7 +34,7 @@ async def retry(
     try:  # without stamina, whose preparation takes longer than most actions
         return await action()
     except Exception as error:
-        if not on(error):
+        if not is_retryable(error):
             raise
         failures.append(error)
 
@@ -46,4 +46,4 @@ async def retry(
     caller = stamina.AsyncRetryingCaller(
         attempts=None, timeout=timeout_s, wait_initial=wait_initial_s, wait_max=wait_max_s, wait_jitter=0.1
     )
-    return await caller(on, attempt)
+    return await caller(is_retryable, attempt)

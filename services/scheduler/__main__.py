@@ -129,7 +129,7 @@ async def serve(
         service.publish_stats(),
         requests.run(lease.epoch),
         reconcile(bus, lease.epoch, requests.knows),
-        outcomes.fail(),
+        outcomes.wait_for_failure(),
         deferred.run(),
     ]
     try:

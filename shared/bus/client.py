@@ -132,7 +132,7 @@ class Bus:
         def is_silence(error: Exception) -> bool:
             return isinstance(error, RetryLater) and not isinstance(error, QueueFull | StorageFull)
 
-        return await retry(attempt, wait_max_s=STORE_RETRY_S, timeout_s=STORE_S, on=is_silence)
+        return await retry(attempt, wait_max_s=STORE_RETRY_S, timeout_s=STORE_S, is_retryable=is_silence)
 
     async def last(self, stream: str, subject: str, kind: type[M], *, direct: bool = True) -> M | None:
         """The last message of a subject in the stream of the kind `stream`. `direct`: the stream allows raw reads.

@@ -216,7 +216,7 @@ async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFl
         is_full = isinstance(error, QueueFull | StorageFull)
         return isinstance(error, RetryLater) and not is_full and not model.first.readiness.draining
 
-    return await retry(open_one, wait_max_s=KEYED_RETRY_S, timeout_s=KEYED_WAIT_S, on=is_passing)
+    return await retry(open_one, wait_max_s=KEYED_RETRY_S, timeout_s=KEYED_WAIT_S, is_retryable=is_passing)
 
 
 async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:

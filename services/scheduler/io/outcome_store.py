@@ -75,7 +75,7 @@ class OutcomeStore:
         self._served: deque[_Served] = deque()
         self._distrusted: set[str] = set()  # ids of instances that compute wrong
         self._again: set[asyncio.Task[None]] = set()  # that store an outcome a second time
-        self.on_settled: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None  # after it is stored
+        self.on_acknowledged: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, finish: FinishRequest) -> None:
@@ -186,11 +186,11 @@ class OutcomeStore:
         """Whether this scheduler has finished the request."""
         return request_id in self._finished
 
-    def will_settle(self, delivery: Delivery) -> bool:
+    def will_acknowledge(self, delivery: Delivery) -> bool:
         """Whether the message is acknowledged when the outcome of its request is stored."""
         return delivery in self._writing.values()
 
-    async def fail(self) -> None:
+    async def wait_for_failure(self) -> None:
         """Wait until a write fails permanently. Raises: the error of that write."""
         await self._failed
 
@@ -228,7 +228,7 @@ class OutcomeStore:
             return
         error = task.exception()
         if error is None:
-            self.on_settled(request_id, delivery)
+            self.on_acknowledged(request_id, delivery)
         elif not self._failed.done():
             self._failed.set_exception(error)
 

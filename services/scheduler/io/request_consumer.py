@@ -76,7 +76,7 @@ class RequestConsumer:
         self._early_cancels: dict[str, float] = {}  # by id of an unknown request: loop time until which it is kept
         self._room = asyncio.Event()  # a held request has ended
         self._tasks = asyncio.TaskGroup()
-        outcomes.on_settled = self._release
+        outcomes.on_acknowledged = self._release
 
     def knows(self, request_id: str) -> bool:
         """Whether this scheduler has received the request."""
@@ -155,7 +155,7 @@ class RequestConsumer:
         elif waiting := self._waiting.get(request_id):
             first = waiting.delivery.sequence
         elif self._outcomes.remembers(request_id):
-            first = delivery.sequence if self._outcomes.will_settle(delivery) else None
+            first = delivery.sequence if self._outcomes.will_acknowledge(delivery) else None
         else:
             return False
         log.debug("request received again", request_id=request_id)

@@ -80,6 +80,8 @@ class Fleet(InstanceCosts):
         self.tokens[index] += tokens
         self.requests[index] += requests
         self.changed[index] = True
+        if not self.requests[index]:  # the pace of a burst says nothing of a request that comes later
+            self.pace_s[index] = 0.0
 
     def throughput(self, request_tokens: float, block_length: float, cache_steps: float | None) -> float:
         """Tokens per second that all open instances compute together. `cache_steps`: those of a mean request for each

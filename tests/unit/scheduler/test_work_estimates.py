@@ -145,6 +145,18 @@ def test_the_pace_is_the_profiles_until_it_is_observed() -> None:
     assert pace_s(np.array([0]), table, fleet)[0] == pytest.approx(0.5)
 
 
+def test_the_pace_is_forgotten_when_the_last_request_leaves() -> None:
+    """A later request that is alone must not be planned at the pace of a burst."""
+    table, fleet = cluster(1)
+    iterate(table, fleet, 0.5, 2)
+    tokens = table.tokens[table.ticket.nonzero()[0]].tolist()
+    for left in tokens[1:]:
+        fleet.add_load(0, -left, requests=-1)
+    assert fleet.pace_s[0] == pytest.approx(0.5)
+    fleet.add_load(0, -tokens[0], requests=-1)
+    assert fleet.pace_s[0] == 0.0
+
+
 def test_the_pace_of_long_blocks_is_slower() -> None:
     paces = [pace_s(np.array([0]), *cluster(1, block_length=length))[0] for length in (32, 64)]
     assert paces[1] == pytest.approx(2 * paces[0], rel=0.1)
