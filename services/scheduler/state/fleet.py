@@ -80,7 +80,7 @@ class Fleet(InstanceCosts):
         self.tokens[index] += tokens
         self.requests[index] += requests
         self.changed[index] = True
-        if not self.requests[index]:  # the pace of a burst says nothing of a request that comes later
+        if not self.requests[index]:  # a later request does not share its iterations
             self.pace_s[index] = 0.0
 
     def throughput(self, request_tokens: float, block_length: float, cache_steps: float | None) -> float:
