@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
+from starlette.background import BackgroundTask
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.body import MessageBody
@@ -83,9 +84,15 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     finally:
         for inflight in inflights:
             inflight.close()
+    return JSONResponse(
+        replies.whole(outcomes), headers=headers, background=BackgroundTask(_record, recorders, outcomes)
+    )
+
+
+async def _record(recorders: Sequence[RequestRecorder], outcomes: Sequence[Outcome]) -> None:
+    """Record completed requests: after the reply, which it would delay."""
     for recorder, outcome in zip(recorders, outcomes, strict=True):
         recorder.completed(outcome)
-    return JSONResponse(replies.whole(outcomes), headers=headers)
 
 
 async def _keep(model: ModelCells, http: Request, inflight: InFlightRequest, sent: ResponseBody) -> None:
