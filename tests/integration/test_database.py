@@ -228,6 +228,19 @@ async def test_an_outcome_is_stored_as_a_row(bus: Bus, database: AsyncEngine) ->
     assert (refused.status, refused.steps, refused.error) == ("rejected", None, "prompt must not be empty")
 
 
+async def test_outcomes_that_follow_one_another_share_transactions(bus: Bus, database: AsyncEngine) -> None:
+    async with monitoring(bus, database):
+        for number in range(40):
+            await store(bus, rejected(number))
+            await asyncio.sleep(0.03)  # longer than a transaction takes
+        await all_settled(bus)
+    assert await count_rows(database) == 40
+    async with database.connect() as connection:
+        statement = text("SELECT count(DISTINCT xmin::text) FROM requests")
+        transactions = (await connection.execute(statement)).scalar_one()
+    assert transactions <= 10
+
+
 async def test_a_request_has_a_row_from_its_arrival_on(bus: Bus, database: AsyncEngine) -> None:
     waiting = msgspec.structs.replace(ARRIVED, request_id="waiting")
     await store(bus, SERVED)

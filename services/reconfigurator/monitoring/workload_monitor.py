@@ -34,10 +34,10 @@ from shared.errors import BadInput, RetryLater
 from shared.messages.plans import PlanRecord
 from shared.messages.requests import Arrival, Outcome
 from shared.retry import retry
-from shared.tasks import run_until_stopped
+from shared.tasks import pause, run_until_stopped
 
 MAX_BATCH = 500  # rows per transaction
-BATCH_TIMEOUT_S = 0.5  # time that a batch may take to fill, and so the delay of a row
+BATCH_S = 0.5  # time in which the messages of a batch arrive, and so the delay of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,10 @@ async def _follow(monitored: MonitoredStream, bus: Bus, engine: AsyncEngine, met
         subscription = await bus.js.pull_subscribe_bind(monitor_consumer().durable_name, stream)
         try:
             while True:
-                written = await _record(monitored, await _next_batch(subscription), engine)
-                metrics.wrote(monitored.stream, written)
+                messages = await _next_batch(subscription)
+                metrics.wrote(monitored.stream, await _record(monitored, messages, engine))
+                if 0 < len(messages) < MAX_BATCH:
+                    await pause(BATCH_S)  # without it, each message would be a transaction of its own
         finally:
             if not bus.nc.is_closed:
                 await subscription.unsubscribe()
@@ -116,7 +118,7 @@ async def check_written(bus: Bus, until_s: float) -> None:
 
 async def _next_batch(subscription: JetStreamContext.PullSubscription) -> list[Msg]:
     try:
-        return await subscription.fetch(MAX_BATCH, timeout=BATCH_TIMEOUT_S)
+        return await subscription.fetch(MAX_BATCH, timeout=BATCH_S)
     except TimeoutError:  # the base of nats-py's own
         return []
 
