@@ -1,5 +1,8 @@
 """A small decoder with random weights, confident enough that thresholds matter."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from services.worker.model.decoder import PackedDecoder
@@ -29,10 +32,10 @@ SDAR = BLOCK_CAUSAL | {
 }
 
 
-def random_decoder(dtype: torch.dtype = torch.float32) -> PackedDecoder:
-    """A decoder with the same weights at each call."""
+def random_decoder(dtype: torch.dtype = torch.float32, config: Mapping[str, Any] = LLADA) -> PackedDecoder:
+    """A decoder with the same weights at each call. `config`: as a config.json."""
     torch.manual_seed(0)
-    decoder = PackedDecoder(parse_config(LLADA)).eval()
+    decoder = PackedDecoder(parse_config(config)).eval()
     for parameter in decoder.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.3)

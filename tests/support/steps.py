@@ -22,6 +22,7 @@ class Decode:
     temperature: float = 0.0
     seed: int = 0
     cached: bool = False  # whether the steps of a block after its first are cache steps
+    is_aligned: bool = False  # of a block-causal model: blocks lie on a grid of absolute positions
     output: Int32 = field(init=False)
     trace: list[tuple[int, list[int], list[int]]] = field(default_factory=list)  # block, positions, tokens
     confidences: list[list[float]] = field(default_factory=list)
@@ -36,11 +37,12 @@ class Decode:
 
     @property
     def block(self) -> int:
-        return int(np.flatnonzero(self.output == self.mask_id)[0]) // self.block_length
+        offset = len(self.prompt) % self.block_length if self.is_aligned else 0
+        return (offset + int(np.flatnonzero(self.output == self.mask_id)[0])) // self.block_length
 
     @property
     def kind(self) -> StepKind:
-        started = bool(self.trace) and self.trace[-1][0] == self.block
+        started = bool(self.trace) and (self.is_aligned or self.trace[-1][0] == self.block)
         return StepKind.CACHE if self.cached and started else StepKind.RECOMPUTE
 
     @property

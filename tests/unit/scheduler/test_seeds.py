@@ -11,10 +11,11 @@ from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_runner import Runner
 from shared.messages.requests import Request
 from tests.builders import ARRIVAL_S, registered, scheduler_core
-from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.random_model import LLADA, MASK_ID, SDAR, random_decoder
 
 THRESHOLD = 0.3
 BLOCK, BLOCKS = 8, 3
@@ -23,14 +24,17 @@ LENGTH = PROMPT + BLOCK * BLOCKS
 ROOM = 8 * LENGTH
 
 
-decoder = cache(random_decoder)
+@cache
+def decoder(mode: CacheMode) -> PackedDecoder:
+    return random_decoder(config=SDAR if mode is CacheMode.BLOCK else LLADA)
 
 
-def sampled(name: str, seed: int, prompt: int = PROMPT) -> RequestArrived:
-    """The prompt depends on the name's first letter alone."""
+def sampled(name: str, seed: int, mode: CacheMode, prompt: int = PROMPT) -> RequestArrived:
+    """The prompt depends on the name's first letter alone. Of mode block, the first block begins with its end."""
     ids = np.random.default_rng(ord(name[0])).integers(10, 50, prompt).astype(np.int32)
     request = Request(request_id=name, block_length=BLOCK, temperature=0.9, seed=seed)
-    return RequestArrived(request, ids, BLOCK * BLOCKS, 1e6, ARRIVAL_S)
+    offset = prompt % BLOCK if mode is CacheMode.BLOCK else 0
+    return RequestArrived(request, ids, BLOCK * BLOCKS - offset, 1e6, ARRIVAL_S, block_offset=offset)
 
 
 def serve(
@@ -43,12 +47,13 @@ def serve(
         mask_token_id=MASK_ID,
         thresholds=(THRESHOLD,),
         caching=caching,
+        exact_cache=mode is CacheMode.BLOCK,
         lookahead=lookahead,
         end_ids=(),
     )
     names = [f"a-{i}" for i in range(instances)]
     room = room if caching else 0
-    engines = {name: Engine(Runner(decoder(), room), mode, EngineLimits(1024, 8), name) for name in names}
+    engines = {name: Engine(Runner(decoder(mode), room), mode, EngineLimits(1024, 8), name) for name in names}
     events: list[Event] = [registered(name, cache_tokens=room) for name in names]
     outputs: dict[str, list[int]] = {}
     for cycle in range(1000):
@@ -67,18 +72,20 @@ def serve(
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
-@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL])
+@pytest.mark.parametrize("mode", CacheMode)
 def test_a_seed_gives_the_same_tokens_in_any_company(mode: CacheMode, lookahead: int) -> None:
-    alone = serve([[sampled("r", 7)]], instances=1, mode=mode, lookahead=lookahead)["r"]
-    assert alone == serve([[sampled("r", 7)]], instances=1, mode=mode, lookahead=1 - lookahead)["r"]
-    others = [sampled(f"{letter}-other", 7 + i, prompt=4 + i) for i, letter in enumerate("abcde")]
+    own = sampled("r", 7, mode)
+    alone = serve([[own]], instances=1, mode=mode, lookahead=lookahead)["r"]
+    assert alone == serve([[own]], instances=1, mode=mode, lookahead=1 - lookahead)["r"]
+    others = [sampled(f"{letter}-other", 7 + i, mode, prompt=4 + i) for i, letter in enumerate("abcde")]
     for instances, room in ((1, ROOM), (3, ROOM), (1, 2 * LENGTH)):
-        waves = [others[:3], [], [sampled("r", 7)], [], others[3:]]
+        waves = [others[:3], [], [own], [], others[3:]]
         assert serve(waves, instances=instances, mode=mode, lookahead=lookahead, room=room)["r"] == alone
 
 
 def test_another_seed_gives_other_tokens() -> None:
-    waves = [[sampled("r", 7), sampled("r-again", 7), sampled("r-other", 8)]]
-    outputs = serve(waves, instances=1, mode=CacheMode.NONE, lookahead=0)
+    mode = CacheMode.NONE
+    waves = [[sampled("r", 7, mode), sampled("r-again", 7, mode), sampled("r-other", 8, mode)]]
+    outputs = serve(waves, instances=1, mode=mode, lookahead=0)
     assert outputs["r"] == outputs["r-again"]
     assert outputs["r"] != outputs["r-other"]

@@ -16,7 +16,18 @@ from tests.support.golden import COPY
 from tests.support.steps import Decode, jobs_for, read_results
 
 BLOCK, OUTPUT = 16, 48
-MODES = [CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL]
+CASES = [
+    ("llada", CacheMode.NONE),
+    ("llada", CacheMode.PREFIX),
+    ("llada", CacheMode.DUAL),
+    ("sdar", CacheMode.NONE),
+    ("sdar", CacheMode.BLOCK),
+    ("llada2", CacheMode.BLOCK),
+    *(
+        pytest.param("dream", mode, marks=pytest.mark.slow)
+        for mode in (CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL)
+    ),
+]
 
 
 @cache
@@ -35,7 +46,9 @@ def decode(
     config = runner(family, mode is not CacheMode.NONE).config
     prompt = [token for token in range(7, 19) if token != config.mask_token_id]
     cached = mode is not CacheMode.NONE
-    own = Decode(1, prompt, OUTPUT, BLOCK, threshold, config.mask_token_id, temperature, seed=3, cached=cached)
+    aligned = config.is_block_causal
+    length = OUTPUT + -(len(prompt) + OUTPUT) % BLOCK if aligned else OUTPUT
+    own = Decode(1, prompt, length, BLOCK, threshold, config.mask_token_id, temperature, 3, cached, aligned)
     running = engine(family, mode)
     while not own.done:
         jobs = jobs_for([own])
@@ -50,8 +63,7 @@ def decode(
     return own
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("family", ["llada", pytest.param("dream", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("family", "mode"), CASES)
 @given(
     threshold=st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.5, 0.9]),
     temperature=st.sampled_from([0.0, 0.7]),
