@@ -13,7 +13,7 @@ from shared.arrays import Int32, Int64
 from shared.errors import BadInput, TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ChatMessage, FinishReason, Request
-from shared.model_files import block_length_of, max_length_of, usual_edit_threshold, with_defaults
+from shared.model_families import block_length_of, max_length_of, usual_edit_threshold, with_defaults
 from shared.pinned import free_positions, given_positions, protected_tokens
 from shared.token_bytes import token_bytes
 
@@ -259,7 +259,8 @@ def _tool_template(tokenizer: Any) -> str:
 
 
 def read_model_card(directory: Path, name: str) -> ModelCard:
-    """The card from config.json. Raises: BadInput if the file or a value is missing."""
+    """The card from config.json. Raises: BadInput if the file or a value is missing, or the architecture is not
+    supported."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -276,5 +277,7 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
             block_length=block_length_of(config),
             edit_threshold=usual_edit_threshold(config, name),
         )
+    except BadInput as error:
+        raise BadInput(f"{path}: {error.message}", field="model") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} lacks {error}", field="model") from None

@@ -55,15 +55,23 @@ def verify(
     from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions  # noqa: PLC0415
     from services.worker.model.families import read_config  # noqa: PLC0415
-    from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, device_name, open_runner  # noqa: PLC0415
+    from services.worker.model.model_loading import (  # noqa: PLC0415
+        NO_CACHE,
+        CacheSize,
+        ModelChoice,
+        check_model,
+        device_name,
+        open_runner,
+    )
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.messages.requests import DEFAULT_BLOCK_LENGTH  # noqa: PLC0415
-    from shared.model_files import default_model_name, find_model  # noqa: PLC0415
+    from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.text import TextModel  # noqa: PLC0415
 
     configure_logs("verify", level="warning")
     check_file("--out", out)
-    directory, name = find_model(model), default_model_name(model)
+    choice, name = ModelChoice(model, device, dtype, tp), default_model_name(model)
+    directory, _ = check_model(choice)
     config = read_config(directory)
     text = TextModel(directory, name)
     benchmark, asked, length = _questions(data, questions, text)
@@ -72,7 +80,7 @@ def verify(
     options = DecodeOptions(mode, threshold, block, output_length or length)
     longest = max(len(question.prompt_ids) for question in asked) + options.output_length + block
     room = NO_CACHE if mode is CacheMode.NONE else CacheSize(batch, batch * longest)
-    with open_runner(ModelChoice(model, device, dtype, tp), room) as runner, open_progress() as progress:
+    with open_runner(choice, room) as runner, open_progress() as progress:
         task = progress.add_task("questions", total=len(asked))
         own = run(asked, runner, options, text, batch, lambda count: progress.advance(task, count))
         where = f"{device_name(runner.device)}, {str(runner.dtype).removeprefix('torch.')}, batch {batch}, cache {mode}"

@@ -32,3 +32,11 @@ def test_unusable_questions_are_refused(
     (tmp_path / "rows.jsonl").write_text(rows)
     assert run(["verify", "--model", str(DEMO_MODEL), "--data", str(tmp_path / "rows.jsonl")]) == 2
     assert error in capsys.readouterr().err
+
+
+def test_a_model_of_another_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096}')
+    assert run(["verify", "--model", str(tmp_path), "--data", ROWS]) == 2
+    error = capsys.readouterr().err
+    assert "architecture: LlamaForCausalLM; supported: LLaDAModelLM, DreamModel" in error
+    assert error.count("\n") == 1

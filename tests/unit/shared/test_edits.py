@@ -8,7 +8,7 @@ from shared.arrays import pack_int32
 from shared.edits import edit_threshold_for
 from shared.errors import BadInput
 from shared.messages.requests import Request
-from shared.model_files import usual_edit_threshold
+from shared.model_families import usual_edit_threshold
 from tests.builders import model_card
 
 EDITING, OTHER = model_card(edit_threshold=1.0), model_card()

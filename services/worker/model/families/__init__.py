@@ -12,7 +12,8 @@ from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import Llada
 from services.worker.model.families.llada2 import Llada2
 from services.worker.model.families.sdar import Sdar
-from shared.model_files import with_defaults
+from shared.errors import BadInput
+from shared.model_families import with_defaults
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
 
@@ -44,10 +45,9 @@ def read_config(directory: Path) -> ModelConfig:
 
 def parse_config(raw: RawConfig) -> ModelConfig:
     """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
-    architectures = raw.get("architectures") or []
-    for family in FAMILIES.values():
-        if family.architecture in architectures:
-            return family.parse(with_defaults(raw))
-    named = ", ".join(map(str, architectures)) or "none"
-    supported = ", ".join(family.architecture for family in FAMILIES.values())
-    raise ValueError(f"architecture: {named}; supported: {supported}")
+    try:
+        config = with_defaults(raw)
+    except BadInput as error:
+        raise ValueError(error.message) from None
+    family = next(family for family in FAMILIES.values() if family.architecture in raw["architectures"])
+    return family.parse(config)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from services.worker.model.families.config import ModelConfig
-from shared.model_files import max_length_of
+from shared.model_families import max_length_of
 
 RawConfig = Mapping[str, Any]
 """The keys of a config.json."""

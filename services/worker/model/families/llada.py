@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from services.worker.model.families.config import ModelConfig
 from services.worker.model.families.family import RawConfig, check_settings, head_dim_of, refuse_block_causal, rope_base
-from shared.model_files import max_length_of
+from shared.model_families import max_length_of
 
 _REQUIRED = {
     "activation_type": "silu",

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from services.worker.model.families.config import Experts, ModelConfig
 from services.worker.model.families.family import RawConfig, check_settings, qwen_sizes
-from shared.model_files import block_length_of
+from shared.model_families import architecture_of, block_length_of
 
 _REQUIRED = {
     "hidden_act": "silu",
@@ -73,5 +73,5 @@ class Llada2:
             mask_token_id=int(raw["mask_token_id"]),
             eos_token_id=int(raw["eos_token_id"]),
             block_length=block_length_of(raw),
-            can_edit=True,
+            can_edit=architecture_of(raw).can_edit,
         )

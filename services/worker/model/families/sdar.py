@@ -14,7 +14,7 @@ from services.worker.model.families.family import (
     check_settings,
     qwen_sizes,
 )
-from shared.model_files import block_length_of
+from shared.model_families import block_length_of
 
 _REQUIRED = {"attention_bias": False, "hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False}
 

@@ -1,0 +1,68 @@
+"""Facts about the supported architectures that every service needs, and that a checkpoint's config.json may lack."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.errors import BadInput
+
+LLADA21_EDIT_THRESHOLD = 0.5  # of its authors' quality mode
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One architecture. `defaults`: the keys that its published files leave out, with the values of their authors'
+    decoding."""
+
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    is_block_causal: bool = False  # its files, or `defaults`, have a `block_size`
+    can_edit: bool = False  # whether its decoding may change tokens of the block
+    max_length: int | None = None  # as its model card states, where its files have a larger one
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "LLaDAModelLM": Architecture(),
+    "DreamModel": Architecture(max_length=2048),  # its files have that of the model it began from
+    "SDARForCausalLM": Architecture({"mask_token_id": 151669, "block_size": 4}, is_block_causal=True),
+    "LLaDA2MoeModelLM": Architecture(
+        {"mask_token_id": 156895, "eos_token_id": 156892, "block_size": 32}, is_block_causal=True, can_edit=True
+    ),
+}
+
+
+def architecture_of(config: Mapping[str, Any]) -> Architecture:
+    """The architecture that a config.json names. Raises: BadInput if it names no supported one."""
+    names = config.get("architectures") or []
+    names = names if isinstance(names, list) else [names]
+    found = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
+    if found is None:
+        named = ", ".join(map(str, names)) or "none"
+        raise BadInput(f"architecture: {named}; supported: {', '.join(ARCHITECTURES)}", "model")
+    return found
+
+
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of config.json, with the values that its published files leave out."""
+    defaults = architecture_of(config).defaults
+    return {**defaults, **{key: value for key, value in config.items() if key not in defaults or value is not None}}
+
+
+def block_length_of(config: Mapping[str, Any]) -> int:
+    """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults."""
+    return int(config["block_size"]) if architecture_of(config).is_block_causal else 0
+
+
+def usual_edit_threshold(config: Mapping[str, Any], name: str) -> float | None:
+    """The usual edit threshold of a checkpoint whose decoding may change tokens of the block (1: none changes); None:
+    no decoding of its family does. The files of LLaDA2.0 and LLaDA2.1 are alike; only the names differ."""
+    if not architecture_of(config).can_edit:
+        return None
+    return LLADA21_EDIT_THRESHOLD if "llada2.1" in name.lower() else 1.0
+
+
+def max_length_of(config: Mapping[str, Any]) -> int:
+    """The most tokens of prompt and output together. Raises: KeyError if config.json has no limit."""
+    if config.get("max_sequence_length"):
+        return int(config["max_sequence_length"])
+    limit = int(config["max_position_embeddings"])
+    return min(limit, architecture_of(config).max_length or limit)
