@@ -43,9 +43,11 @@ class GoldenCase:
 
     @property
     def block_steps(self) -> list[tuple[int, list[int], list[int]]]:
-        """Block, positions from the start of the output and tokens of each step that unmasked tokens."""
+        """Block, positions from the start of the output and tokens of each step that unmasked tokens. The blocks of
+        block-causal models count from the prompt's start there, and from the first one that the output is in here."""
         p = len(self.prompt)
-        return [(s["block"], [x - p for x in s["unmask_pos"]], s["unmask_id"]) for s in self.steps]
+        first = p // self.block_length if self.mode == "block" else 0
+        return [(s["block"] - first, [x - p for x in s["unmask_pos"]], s["unmask_id"]) for s in self.steps]
 
 
 def threshold_cases(models: tuple[str, ...], modes: tuple[str, ...], root: Path = GOLDEN) -> list[GoldenCase]:
