@@ -24,8 +24,10 @@ STOP_S = 10.0
 KILLS = 5
 BURST = 500  # requests of an overload: about three times what two instances serve
 BURST_S = 5.0  # seconds in which they are sent
+AFTER_CANARY_S = 4.0  # from the usual begin of a fault to a time after which no canary is due for seconds
 BROKEN_SERVICE = Path(__file__).parent / "broken_service"
 PAGE_BYTES = 1 << 16
+INVALID = (b"", b"\xc1", b"{", b"{}", b'{"request_id": 3}', b'{"request_id": "none", "epoch": -1}', b"[" * 100_000)
 
 Apply = Callable[[FaultTarget], Awaitable[None]]
 USUAL = ClusterNeeds()
@@ -40,12 +42,17 @@ class Fault:
     needs: ClusterNeeds = USUAL
 
 
+def busiest_first(name: str) -> list[psutil.Process]:
+    """The processes of a name by their CPU time: at this load one of two workers has nearly all requests."""
+    return sorted(processes_of(name), key=lambda process: -process.cpu_times().user)
+
+
 def kill(*names: str, every: bool = False) -> Apply:
-    """SIGKILL the first process, or `every` process, of each name."""
+    """SIGKILL the busiest process, or `every` process, of each name."""
 
     async def apply(_target: FaultTarget) -> None:
         for name in names:
-            for process in processes_of(name)[: None if every else 1]:
+            for process in busiest_first(name)[: None if every else 1]:
                 process.kill()
 
     return apply
@@ -55,7 +62,7 @@ def stop(name: str, *, every: bool = False) -> Apply:
     """SIGSTOP for STOP_S."""
 
     async def apply(_target: FaultTarget) -> None:
-        processes = processes_of(name)[: None if every else 1]
+        processes = busiest_first(name)[: None if every else 1]
         for process in processes:
             process.suspend()
         await asyncio.sleep(STOP_S)
@@ -78,11 +85,21 @@ async def stop_leader(target: FaultTarget) -> None:
     leader.resume()
 
 
-def break_first(name: str) -> Apply:
-    """Break one process of a service from now on, as the environment asks."""
+def terminate(name: str) -> Apply:
+    """SIGTERM the busiest process of a name, which then ends in order."""
 
     async def apply(_target: FaultTarget) -> None:
-        processes_of(name)[0].send_signal(signal.SIGUSR1)
+        busiest_first(name)[0].terminate()
+
+    return apply
+
+
+def break_busiest(name: str, wait_s: float = 0.0) -> Apply:
+    """Break the busiest process of a service from now on, as the environment asks."""
+
+    async def apply(_target: FaultTarget) -> None:
+        await asyncio.sleep(wait_s)
+        busiest_first(name)[0].send_signal(signal.SIGUSR1)
 
     return apply
 
@@ -147,7 +164,7 @@ def damage_file(pattern: str, damage: Callable[[Path], None]) -> Apply:
 async def damage_weights(target: FaultTarget) -> None:
     """Invert bytes of the model's weights, and kill a worker, which loads them again."""
     flip_bytes(target.directory / DEMO_MODEL.name / "model.safetensors")
-    processes_of("worker")[0].kill()
+    busiest_first("worker")[0].kill()
 
 
 async def delete_requests(target: FaultTarget) -> None:
@@ -155,6 +172,26 @@ async def delete_requests(target: FaultTarget) -> None:
     bus = await Bus.connect(target.nats_url, CELL, name="experiment")
     try:
         await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+    finally:
+        await bus.close()
+
+
+async def send_invalid_messages(target: FaultTarget) -> None:
+    """Publish messages that cannot be read, or have impossible values, on every subject that a service receives."""
+    bus = await Bus.connect(target.nats_url, CELL, name="experiment")
+    try:
+        subjects = bus.subjects
+        instances = await (await bus.bucket(subjects.instances_bucket)).keys()
+        of_instances = [
+            each(name) for each in (subjects.steps, subjects.step_results, subjects.control) for name in instances
+        ]
+        of_requests = [
+            each("none") for each in (subjects.cancel, subjects.progress, subjects.checkpoints, subjects.outcomes)
+        ]
+        for subject in (subjects.requests, subjects.arrivals, subjects.predict, *of_instances, *of_requests):
+            for content in INVALID:
+                await bus.nc.publish(subject, content)
+        await bus.nc.flush()
     finally:
         await bus.close()
 
@@ -199,6 +236,7 @@ FAULTS = [
     Fault("kill scheduler", kill_leader),
     Fault("kill scheduler, with a standby", kill_leader, STANDBY),
     Fault("kill one worker", kill("worker")),
+    Fault("end one worker in order (SIGTERM)", terminate("worker")),
     Fault("kill all workers", kill("worker", every=True)),
     Fault("kill predictor", kill("predictor")),
     Fault("kill reconfigurator", kill("reconfigurator")),
@@ -230,18 +268,20 @@ FAULTS = [
     Fault("8 bytes of the claims of keys flipped, NATS restarted", damage_file(CLAIMS, flip_bytes), OWN_BUS),
     Fault("8 bytes of a stream's description flipped, NATS restarted", damage_file(DESCRIPTION, flip_bytes), OWN_BUS),
     Fault("the stream of requests deleted", delete_requests),
+    Fault("invalid messages on all subjects", send_invalid_messages, OWN_BUS),
     Fault("8 bytes of the weights flipped, a worker killed", damage_weights, ClusterNeeds(own_model=True)),
-    Fault("a worker computes NaN", break_first("worker"), broken("worker:nan")),
-    Fault("a worker computes random tokens", break_first("worker"), broken("worker:random")),
-    Fault("an iteration hangs", break_first("worker"), broken("worker:hang")),
+    Fault("a worker computes NaN", break_busiest("worker"), broken("worker:nan")),
+    Fault("a worker computes random tokens", break_busiest("worker", AFTER_CANARY_S), broken("worker:random")),
+    Fault("an iteration hangs", break_busiest("worker"), broken("worker:hang")),
     Fault("one request raises an error in its workers", poison(1), broken("worker:poison-error")),
     Fault("one request crashes its workers", poison(1), broken("worker:poison-crash")),
     Fault("three requests crash their workers", poison(3), broken("worker:poison-crash")),
     Fault("one request hangs its workers", poison(1), broken("worker:poison-hang")),
-    Fault("a worker's clock 1 h ahead", break_first("worker"), broken("worker:clock")),
-    Fault("the gateway's clock 1 h ahead", break_first("gateway"), broken("gateway:clock")),
-    Fault("the scheduler's clock 1 h ahead", break_first("scheduler"), broken("scheduler:clock")),
-    Fault("the scheduler's clock 10 min behind", break_first("scheduler"), broken("scheduler:clock-behind")),
+    Fault("a worker's clock 1 h ahead", break_busiest("worker"), broken("worker:clock")),
+    Fault("the gateway's clock 1 h ahead", break_busiest("gateway"), broken("gateway:clock")),
+    Fault("the scheduler's clock 1 h ahead", break_busiest("scheduler"), broken("scheduler:clock")),
+    Fault("the scheduler's clock 10 min behind", break_busiest("scheduler"), broken("scheduler:clock-behind")),
     Fault("500 more requests in 5 s", overload(120_000)),
+    Fault("500 more requests in 5 s, policy fixed", overload(120_000), ClusterNeeds(options=("--policy", "fixed"))),
     Fault("500 more requests in 5 s with an SLO of 2 s, --shed", overload(2_000), ClusterNeeds(options=("--shed",))),
 ]
