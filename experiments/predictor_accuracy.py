@@ -1,6 +1,7 @@
 """The error of the predicted steps left, against the estimates that predictions replace; and the cost of predictions.
 
-Trains the demo model's predictor again and evaluates it with other requests.
+Trains a model's predictor again and evaluates it with other requests. By default the demo model's; for the block-causal
+one: --model models/demo-block --out experiments/results/predictor_accuracy_block_demo.md
 
 python -m experiments.predictor_accuracy --predictor models/demo/predictor
 """
@@ -18,7 +19,6 @@ import typer
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.report import RESULTS, environment_header, markdown_table, target_list
 
-REPORT = RESULTS / "predictor_accuracy.md"
 MAX_ERROR = 0.7  # share of the one-shot error
 MAX_COST = 0.01  # share of step time, at the chosen granularity
 
@@ -53,8 +53,9 @@ def main(
     predictor: Annotated[Path | None, typer.Option(help="Keep the trained predictor in this directory.")] = None,
     held_out: Annotated[int, typer.Option(help="Requests of the evaluation.")] = 120,
     threads: Annotated[int, typer.Option(help="CPU threads of a step, as for an instance of a small cluster.")] = 1,
+    out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "predictor_accuracy.md",
 ) -> None:
-    """Print the tables, and write them to experiments/results/predictor_accuracy.md. Exit status 1: a target missed."""
+    """Print the tables, and write them to a file. Exit status 1: a target missed."""
     with tempfile.TemporaryDirectory() as scratch:
         options = {
             "--model": model,
@@ -72,7 +73,7 @@ def main(
     report = msgspec.json.decode(done.stdout)
     text = render(report)
     print(text)
-    REPORT.write_text(text, encoding="utf-8")
+    out.write_text(text, encoding="utf-8")
     raise typer.Exit(0 if all(targets(report).values()) else 1)
 
 

@@ -17,6 +17,7 @@ from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.scheduler.factory import build_core
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
+from shared.messages.cell import is_exact
 from shared.messages.instances import Instance, ModelCard
 from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
@@ -86,7 +87,7 @@ class Scenario:
             self.profile,
             self.steps,
             caching=self.caching,
-            exact=self.settings.cache == "block",
+            exact=is_exact(self.settings.cache),
             block_length=self.block_length,
         )
         return SLO_MULTIPLE * unloaded_s
@@ -170,7 +171,7 @@ def _start_reconfigurator(
             DEFAULTS.batch_sizes,
             settings.rps_buffer,
             block_length=scenario.block_length,
-            exact_cache=scenario.settings.cache == "block",
+            exact_cache=is_exact(scenario.settings.cache),
         ),
         prior=dict(zip(thresholds, scenario.steps.tokens_at(np.array(thresholds)).tolist(), strict=True)),
         cached=scenario.caching,

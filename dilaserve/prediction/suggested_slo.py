@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shared.messages.cell import CacheName, is_exact
 from shared.messages.instances import ModelCard
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 from shared.predictor_card import PredictorCard
@@ -24,7 +25,7 @@ def alone_s(
     model: ModelCard,
     prompt_tokens: int,
     output_tokens: int,
-    cache: str,
+    cache: CacheName,
 ) -> float:
     """Seconds of a request that is alone on the profile's smallest TP degree, at the threshold 0.9.
 
@@ -36,7 +37,7 @@ def alone_s(
         profile,
         StepsTable(np.array(predictor.thresholds), np.array(predictor.tokens_per_step)),
         caching=cache != "none",
-        exact=cache == "block",
+        exact=is_exact(cache),
         block_length=model.block_length or DEFAULT_BLOCK_LENGTH,
     )
 

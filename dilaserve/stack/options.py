@@ -15,6 +15,7 @@ from shared.cpu import num_cores
 from shared.errors import BadInput
 from shared.gpus import num_gpus
 from shared.instance_counts import read_instance_counts
+from shared.messages.cell import CacheName
 from shared.messages.launch import InstanceSpec
 from shared.model_files import default_model_name, find_model
 
@@ -201,7 +202,7 @@ def check_model(model: str) -> Path:
     return find_model(model).resolve()
 
 
-def choose_cache(cache: str | None, model: Path) -> str:
+def choose_cache(cache: CacheName | None, model: Path) -> CacheName:
     """The workers' KV cache; if None, the fastest one of the model. Raises: BadInput if the model cannot use it."""
     from shared.text import read_model_card  # noqa: PLC0415  (imports NumPy, which is slow)
 

@@ -20,6 +20,7 @@ from dilaserve.tuning.suggestions import Quality, agreement, exact_match, sugges
 from services.predictor.training import TrainedPredictor, save_predictor, train
 from services.worker.model.model_loading import ModelChoice
 from services.worker.profile.profiler import full_plan
+from shared.messages.cell import CacheName
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 from shared.profile import LatencyProfile, read_profile, write_profile
 from shared.text import TextModel
@@ -40,7 +41,7 @@ class TuneOptions:
     out: Path
     degrees: Sequence[int]  # TP degrees, ascending
     thresholds: Sequence[float]  # candidates, ascending
-    cache: str
+    cache: CacheName
     requests: int
     held_out: int
     max_tokens: int

@@ -26,7 +26,7 @@ from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
-from shared.messages.cell import DEFAULT_CACHE, DEFAULT_THRESHOLDS, CellConfig
+from shared.messages.cell import DEFAULT_CACHE, DEFAULT_THRESHOLDS, CellConfig, is_exact
 from shared.messages.plans import ReconfiguratorStats
 from shared.messages.stats import STATS_S
 from shared.metrics import serve_metrics
@@ -86,7 +86,7 @@ def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | No
     if card:
         prior = dict(zip(thresholds, card.mean_tokens_per_step(np.array(thresholds)).tolist(), strict=True))
     planning = PlanningSettings(
-        thresholds, settings.tp_degrees, settings.batch_sizes, settings.rps_buffer, exact_cache=cache == "block"
+        thresholds, settings.tp_degrees, settings.batch_sizes, settings.rps_buffer, exact_cache=is_exact(cache)
     )
     cached = cache != "none"
     return ReconfigurationConfig(

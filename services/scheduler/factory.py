@@ -5,6 +5,7 @@ import numpy as np
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
+from shared.messages.cell import is_exact
 from shared.predictor_card import PredictorCard
 from shared.text import TextModel
 
@@ -34,7 +35,7 @@ def build_core(
         thresholds=thresholds,
         tokens_per_step=tuple(means.tolist()),
         caching=settings.cache != "none",
-        exact_cache=settings.cache == "block",
+        exact_cache=is_exact(settings.cache),
         granularity=card.update_granularity if card else 1,
         lookahead=settings.lookahead,
         vocab_size=text.card.vocab_size if text else 1 << 31,

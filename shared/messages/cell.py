@@ -15,6 +15,11 @@ DEFAULT_CACHE: CacheName = "dual"
 DEFAULT_BLOCK_CAUSAL_CACHE: CacheName = "block"
 
 
+def is_exact(cache: CacheName | None) -> bool:
+    """Whether finished blocks are cached for good, so that a request recomputes only where it arrives."""
+    return cache == "block"
+
+
 class CellConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler -> all services: the values that are the same in every service of a cell.
 

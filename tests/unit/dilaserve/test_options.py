@@ -31,7 +31,7 @@ from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S,
 from dilaserve.stack.up_options import UpOptions, with_up_options
 from shared.bus.users import BusUser
 from shared.errors import BadInput
-from shared.messages.cell import CellConfig
+from shared.messages.cell import CacheName, CellConfig
 from tests.support.tiny_model import write_tiny_sdar
 
 PROFILE = "tp,batch_tokens,step_kind,latency_ms\n1,64,recompute,2.5\n"
@@ -53,7 +53,8 @@ def test_the_cache_fits_the_model(tiny_model_dir: Path, tmp_path: Path) -> None:
     sdar = write_tiny_sdar(tmp_path / "sdar")
     assert (choose_cache(None, tiny_model_dir), choose_cache(None, sdar)) == ("dual", "block")
     assert (choose_cache("prefix", tiny_model_dir), choose_cache("none", sdar)) == ("prefix", "none")
-    for cache, model in (("block", tiny_model_dir), ("dual", sdar)):
+    impossible: list[tuple[CacheName, Path]] = [("block", tiny_model_dir), ("dual", sdar)]
+    for cache, model in impossible:
         with pytest.raises(BadInput, match=f"--cache {cache}: not possible with this model"):
             choose_cache(cache, model)
 
