@@ -99,8 +99,11 @@ async def _fuzz_route(cluster: LiveCluster, path: str, seed: int, seconds: float
 async def _fuzz_subjects(cluster: LiveCluster, seed: int, seconds: float) -> list[Row]:
     bus = await Bus.connect(cluster.nats_url, CELL, name="fuzz")
     try:
-        targets = _targets(await _instance_id(cluster))
+        records = await (await bus.bucket(SUBJECTS.models_bucket)).keys()
+        targets = _targets(await _instance_id(cluster), records)
         rows = [await _fuzz_subject(bus, kind, subject, seed, seconds / len(targets)) for kind, subject in targets]
+        for pid in _processes()["worker"]:
+            psutil.Process(pid).kill()  # those that start now read the records of the model
         rows.append(await _serves(cluster))
     finally:
         await bus.close()
@@ -126,7 +129,7 @@ async def _fuzz_subject(bus: Bus, kind: type[Any], subject: str, seed: int, seco
 
 
 async def _serves(cluster: LiveCluster) -> Row:
-    """Whether the cluster serves a request after all messages."""
+    """Whether the cluster serves a request after all messages, by a worker that starts after them."""
     faults = Counter[str]()
     async with httpx.AsyncClient(base_url=cluster.url, timeout=TIMEOUT_S, trust_env=False) as http:
         try:
@@ -136,8 +139,8 @@ async def _serves(cluster: LiveCluster) -> Row:
     return "a valid request afterwards", 1, 0, faults
 
 
-def _targets(instance_id: str) -> list[tuple[type[Any], str]]:
-    """Every message that a service reads, with its subject."""
+def _targets(instance_id: str, records: list[str]) -> list[tuple[type[Any], str]]:
+    """Every message that a service reads, with its subject. `records`: the keys of those of the model."""
 
     def key(bucket: str, name: str) -> str:
         return f"$KV.{bucket}.{name}"
@@ -167,8 +170,10 @@ def _targets(instance_id: str) -> list[tuple[type[Any], str]]:
         (Claim, key(SUBJECTS.claims_bucket, "r-1")),
         (Conversation, key(SUBJECTS.conversations_bucket, "r-1")),
         (Batch, key(SUBJECTS.batches_bucket, "batch-1")),
-        (WeightsRecord, key(SUBJECTS.models_bucket, "weights.fuzz")),
-        (CanaryRecord, key(SUBJECTS.models_bucket, "canary.fuzz")),
+        *(
+            (WeightsRecord if name.startswith("weights.") else CanaryRecord, key(SUBJECTS.models_bucket, name))
+            for name in records
+        ),
     ]
 
 

@@ -25,13 +25,15 @@ from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.state.output_buffer import MASKED
 from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.canary import Canary
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import parse_config
-from services.worker.model.model_runner import Runner
+from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.bus.codec import decode, encode
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import Instance
+from shared.messages.models import CanaryRecord
 from shared.messages.plans import PlanRecord
 from shared.messages.predict import PredictSteps
 from shared.messages.requests import Arrival, Guesses, Outcome, Progress, Request, UnfinishedRequests
@@ -117,6 +119,12 @@ def receive_jobs(data: bytes) -> None:
             encode(guesses)
 
 
+def receive_canary(data: bytes) -> None:
+    """Compare a canary with the one that the cell has recorded."""
+    found = TokenPredictions(np.array([3]), np.array([0.5]), np.array([True]))
+    Canary(_runner(), found).check_against(decode(data, CanaryRecord))
+
+
 def receive_progress(data: bytes) -> None:
     """Read tokens for a streaming client."""
     _read_tokens(decode(data, Progress))
@@ -154,6 +162,7 @@ RECEIVERS = [
     Receiver("scheduler and gateway: registration", Instance, receive_instance),
     Receiver("predictor: query", PredictSteps, receive_query),
     Receiver("worker: step jobs", StepJobs, receive_jobs),
+    Receiver("worker: recorded canary", CanaryRecord, receive_canary),
     Receiver("gateway: progress", Progress, receive_progress),
     Receiver("gateway: guesses", Guesses, receive_guesses),
     Receiver("gateway and reconfigurator: outcome", Outcome, receive_outcome),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from services.worker.cache.cache_mode import CacheMode, check_mode
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
-from services.worker.engine.canary import Canary, CanaryCheck
+from services.worker.engine.canary import Canary, CanaryCheck, CanaryFault
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.io.model_record import check_canary, check_weights
 from services.worker.io.registration import Registration
@@ -107,14 +107,14 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         service = WorkerService(bus, engine, registration, metrics, check, iteration_limit_s=limit_s)
         patterns.on_ready = service.wake
 
-        async def compare() -> str:
+        async def compare() -> CanaryFault | None:
             await check_weights(bus, instance.model.name, digest, settings.weights_sha256)
             return await check_canary(bus, canary, *facts)
 
-        difference = await run_until_stopped(stop, compare())
-        if difference is not None:
+        fault = await run_until_stopped(stop, compare())
+        if not stop.is_set():
             with closing(patterns):
-                await service.run(stop, quarantine=difference)
+                await service.run(stop, fault)
 
     return serve_on_bus(instance.instance_id, settings, serve, reports_health=False)
 

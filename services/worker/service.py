@@ -16,7 +16,7 @@ from typing import Any, Literal
 import structlog
 from nats.aio.msg import Msg
 
-from services.worker.engine.canary import CanaryCheck
+from services.worker.engine.canary import CanaryCheck, CanaryFault
 from services.worker.engine.engine import Engine
 from services.worker.engine.step_jobs import MessageDeduplicator, StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult
@@ -43,6 +43,10 @@ LEAVE_CHECK_S = 0.1  # interval of checks whether it has
 
 class Quarantined(DilaserveError):  # noqa: N818
     """The instance computes wrong."""
+
+    def __init__(self, fault: CanaryFault) -> None:
+        super().__init__(fault.reason)
+        self.fault = fault
 
 
 class WorkerService:
@@ -78,33 +82,33 @@ class WorkerService:
         """Jobs that waited can run, such as those of a pattern that is compiled now. From any thread."""
         self._queue.put(True)
 
-    async def run(self, stop: asyncio.Event, quarantine: str = "") -> None:
+    async def run(self, stop: asyncio.Event, fault: CanaryFault | None = None) -> None:
         """Serve until `stop` is set, then let the scheduler take the requests away, finish the waiting jobs and delete
-        the registration. `quarantine`: why the instance computes wrong already at its start.
+        the registration. `fault`: why the instance computes wrong already at its start.
 
         Raises: the error that ended the engine; Quarantined at the end of a quarantine.
         """
         try:
-            reason = quarantine or await self._serve(stop)
-            if reason:
-                await self._stay_quarantined(reason, stop)
-                raise Quarantined(reason)
+            fault = fault or await self._serve(stop)
+            if fault:
+                await self._stay_quarantined(fault, stop)
+                raise Quarantined(fault)
         finally:
             await self._registration.delete()
             self._spans.close()
 
-    async def _stay_quarantined(self, reason: str, stop: asyncio.Event) -> None:
+    async def _stay_quarantined(self, fault: CanaryFault, stop: asyncio.Event) -> None:
         """Show the reason for a while; then the worker restarts and loads its weights again."""
-        log.error("this instance computes wrong; it is quarantined", reason=reason)
-        self._metrics.quarantined()
-        await self._registration.quarantine(reason, self._canary.unverified_s)
+        log.error("this instance computes wrong; it is quarantined", reason=fault.reason)
+        self._metrics.quarantined(fault.kind)
+        await self._registration.quarantine(fault.reason, self._canary.unverified_s)
         renewing = asyncio.ensure_future(self._registration.run())
         with suppress(TimeoutError):
             async with asyncio.timeout(QUARANTINE_S):
                 await stop.wait()
         await cancel({renewing})
 
-    async def _serve(self, stop: asyncio.Event) -> str:
+    async def _serve(self, stop: asyncio.Event) -> CanaryFault | None:
         """Returns: why the instance computes wrong, if it does."""
         steps, consumer = self._bus.subjects.stream("STEPS"), step_consumer(self._bus.subjects, self._instance_id)
         await self._bus.nc.subscribe(self._bus.subjects.control(self._instance_id), cb=self._receive_control)
@@ -130,10 +134,10 @@ class WorkerService:
             await computing
             await self._deferred.run_now()
         except Quarantined as error:
-            return str(error)
+            return error.fault
         finally:
             await cancel(tasks)
-        return ""
+        return None
 
     async def _let_requests_leave(self, computing: asyncio.Future[None]) -> None:
         """Continue until the scheduler has learned of the drain and has taken the requests away: it may have sent
@@ -203,8 +207,8 @@ class WorkerService:
                 result = self._engine.run_iteration()
                 ran = result is not None  # otherwise the waiting jobs need room or patterns; a message follows those
                 if result is not None:
-                    if reason := self._canary.after(result):
-                        raise Quarantined(reason)
+                    if fault := self._canary.after(result):
+                        raise Quarantined(fault)
                     report(result)
                 self._is_running = False
         finally:

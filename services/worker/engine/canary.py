@@ -1,5 +1,6 @@
 """The canary: a fixed batch whose predictions are known, so that a device that computes wrong is noticed."""
 
+import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from services.worker.engine.sequence_state import SequenceState
 from services.worker.engine.step_results import NO_OUTCOME, IterationResult
 from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner, TokenPredictions
-from shared.arrays import Float32, Int32
+from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
 from shared.messages.models import CanaryRecord
 
 log = structlog.get_logger(__name__)
@@ -22,6 +23,22 @@ SEQUENCES, PROMPT, BLOCK = 2, 32, 32  # number; tokens of each
 MAX_DIFFERENCE = 0.01  # of a confidence, to the same instance's earlier one
 MAX_DIFFERENCE_OF_INSTANCES = 0.1  # whose kernels may sum in another order
 MIN_EQUAL_TOKENS = 0.9  # share of the tokens that two instances predict alike
+
+
+class CanaryFaultKind(enum.StrEnum):
+    """The kind of a fault, as a metric shows it."""
+
+    NOT_FINITE = "not_finite"
+    UNLIKE_EARLIER = "unlike_earlier"  # canary of the same instance
+    UNLIKE_OTHERS = "unlike_others"  # instances' canary
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryFault:
+    """Why the device computes wrong."""
+
+    kind: CanaryFaultKind
+    reason: str  # with the measured values
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +54,29 @@ class Canary:
         return cls(runner, _run(runner))
 
     def record(self) -> CanaryRecord:
-        """For other instances of the same model."""
-        tokens, confidences = self.expected.tokens, self.expected.confidences
+        """For other instances of the same model. Raises: ValueError if the predictions have a fault by themselves."""
         return CanaryRecord(
-            tokens=tokens.astype(np.int32).tobytes(), confidences=confidences.astype(np.float32).tobytes()
+            tokens=pack_int32(self.expected.tokens), confidences=pack_float32(self.expected.confidences)
         )
 
-    def check(self) -> str:
-        """Run the batch again. Returns: why the device computes wrong; empty if it does not."""
-        found = _run(self.runner)
-        return _wrong(found.confidences) or _difference(
-            found, self.expected.tokens, self.expected.confidences, MAX_DIFFERENCE, 1.0, "its own earlier one"
+    def check_alone(self) -> CanaryFault | None:
+        """Check the expected predictions by themselves. Returns: None if they have no fault."""
+        return _not_finite(self.expected)
+
+    def check(self) -> CanaryFault | None:
+        """Run the batch again. Returns: None if the device computes right."""
+        found, expected = _run(self.runner), self.expected
+        return _not_finite(found) or _difference(
+            found, expected.tokens, expected.confidences, MAX_DIFFERENCE, 1.0, CanaryFaultKind.UNLIKE_EARLIER
         )
 
-    def check_against(self, record: CanaryRecord) -> str:
-        """Compare with another instance. Returns: the difference; empty if there is none."""
-        tokens: Int32 = np.frombuffer(record.tokens, dtype=np.int32)
-        confidences: Float32 = np.frombuffer(record.confidences, dtype=np.float32)
-        if len(tokens) != len(self.expected.tokens) or len(confidences) != len(tokens):
-            return ""  # of another version
-        return _wrong(self.expected.confidences) or _difference(
-            self.expected, tokens, confidences, MAX_DIFFERENCE_OF_INSTANCES, MIN_EQUAL_TOKENS, "that of other instances"
-        )
+    def check_against(self, record: CanaryRecord) -> CanaryFault | None:
+        """Compare with another instance. Returns: None if there is no difference."""
+        tokens, confidences = unpack_int32(record.tokens), unpack_float32(record.confidences)
+        if len(tokens) != len(self.expected.tokens):
+            return None  # of another version
+        max_difference, kind = MAX_DIFFERENCE_OF_INSTANCES, CanaryFaultKind.UNLIKE_OTHERS
+        return _difference(self.expected, tokens, confidences, max_difference, MIN_EQUAL_TOKENS, kind)
 
 
 class CanaryCheck:
@@ -76,21 +94,21 @@ class CanaryCheck:
         """The time since the last good canary."""
         return self._clock() - self._good_s
 
-    def after(self, result: IterationResult) -> str:
-        """Check after an iteration, before its result is sent. Returns: why the device computes wrong; empty if it does
-        not, or if the canary is not due. Values that are not finite while the canary is good are the request's own."""
+    def after(self, result: IterationResult) -> CanaryFault | None:
+        """Check after an iteration, before its result is sent. Returns: None if the device computes right, or if the
+        canary is not due. Values that are not finite while the canary is good are the request's own."""
         confidences = result.outcome.confidences if result.outcome else NO_OUTCOME.confidences
         if self._clock() < self._due_s and np.isfinite(confidences).all():
-            return ""
+            return None
         try:
-            reason = self._canary.check()
-            if not reason:
+            fault = self._canary.check()
+            if fault is None:
                 self._good_s = self._clock()
         except torch.OutOfMemoryError:
-            reason = ""
+            fault = None
             log.warning("out of device memory in the canary; it runs again later")
         self._due_s = self._clock() + self._interval_s
-        return reason
+        return fault
 
 
 def _run(runner: ModelRunner) -> TokenPredictions:
@@ -109,8 +127,10 @@ def _parts(config: ModelConfig) -> list[Part]:
     return [Part(sequence, 0, 0, 0, length) for sequence in sequences]
 
 
-def _wrong(confidences: np.ndarray[tuple[int], np.dtype[np.floating]]) -> str:
-    return "" if np.isfinite(confidences).all() else "it computes values that are not finite"
+def _not_finite(found: TokenPredictions) -> CanaryFault | None:
+    if np.isfinite(found.confidences).all():
+        return None
+    return CanaryFault(CanaryFaultKind.NOT_FINITE, "it computes values that are not finite")
 
 
 def _difference(
@@ -119,10 +139,12 @@ def _difference(
     confidences: np.ndarray[tuple[int], np.dtype[np.floating]],
     max_difference: float,
     min_equal: float,
-    other: str,
-) -> str:
+    kind: CanaryFaultKind,
+) -> CanaryFault | None:
     equal = float((found.tokens == tokens).mean())
     difference = float(np.abs(found.confidences - confidences).max())
     if equal >= min_equal and difference <= max_difference:
-        return ""
-    return f"its canary differs from {other}: {equal:.0%} equal tokens, confidences differ by {difference:.2g}"
+        return None
+    other = "that of other instances" if kind is CanaryFaultKind.UNLIKE_OTHERS else "its own earlier one"
+    measured = f"{equal:.0%} equal tokens, confidences differ by {difference:.2g}"
+    return CanaryFault(kind, f"its canary differs from {other}: {measured}")

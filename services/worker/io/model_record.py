@@ -5,16 +5,19 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+import structlog
+from nats.js.errors import KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from services.worker.engine.canary import Canary
+from services.worker.engine.canary import Canary, CanaryFault
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors
 from shared.errors import BadInput
 from shared.messages.models import WeightsRecord
 from shared.retry import retry
+
+log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -40,24 +43,28 @@ async def check_weights(bus: Bus, model: str, found: str, expected: str) -> None
         )
 
 
-async def check_canary(bus: Bus, canary: Canary, *facts: object) -> str:
-    """Compare the canary with that of the cell's first instance with the same `facts`. Returns: the difference; empty
-    if there is none."""
+async def check_canary(bus: Bus, canary: Canary, *facts: object) -> CanaryFault | None:
+    """Compare the canary with that of the cell's first instance with the same `facts`. Returns: None if it is good. A
+    faulty one is never the first one."""
+    if fault := canary.check_alone():
+        return fault
     recorded = await _first(bus, f"canary.{_hash(repr(facts))}", canary.record())
     return canary.check_against(recorded)
 
 
 async def _first(bus: Bus, key: str, record: M) -> M:
-    """The record of this key; `record` becomes it if there is none."""
+    """The record of this key; `record` becomes it if there is none, or a damaged one."""
 
     async def first(records: KeyValue) -> M:
         try:
             await records.create(key, encode(record))
         except KeyWrongLastSequenceError:
+            stored = await records.get(key)
             try:
-                return decode((await records.get(key)).value or b"", type(record))
-            except (BadInput, KeyNotFoundError):  # damaged
-                await records.put(key, encode(record))
+                return decode(stored.value or b"", type(record))
+            except BadInput as error:
+                log.warning("damaged record of the model replaced", key=key, error=error.message)
+                await records.update(key, encode(record), stored.revision)  # fails if another one has replaced it
         return record
 
     return await _with_records(bus, first)

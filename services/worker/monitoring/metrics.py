@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from services.worker.cache.prefix_pages import PrefixPages
+from services.worker.engine.canary import CanaryFaultKind
 from services.worker.engine.engine import Engine
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepResults
@@ -41,7 +42,14 @@ class WorkerMetrics:
         self._delay = self._histogram("jobs_delay_seconds", "Delay of step jobs from the scheduler", TIME_BUCKETS)
         self._unmasked = Counter(f"{NAME}_unmasked_tokens", "Tokens unmasked", registry=self.registry)
         self._resident = self._gauge("held_requests", "Resident requests: the instance keeps their canvas and cache")
-        self._quarantined = self._gauge("quarantined", "1 if the instance computes wrong and runs nothing")
+        self._quarantined = Gauge(
+            f"{NAME}_quarantined",
+            "1 if the instance computes wrong and runs nothing",
+            ["reason"],
+            registry=self.registry,
+        )
+        for kind in CanaryFaultKind:
+            self._quarantined.labels(kind)
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")
         self._used = self._gauge("kv_cache_used_tokens", "Tokens whose keys and values are cached")
         self._prefixes = self._gauge("prefix_cache_used_tokens", "Tokens of prefixes cached for later requests")
@@ -56,9 +64,9 @@ class WorkerMetrics:
         self._prefixes.set_function(lambda: engine.prefixes.used_tokens)
         self._hits.prefixes = engine.prefixes
 
-    def quarantined(self) -> None:
+    def quarantined(self, kind: CanaryFaultKind) -> None:
         """Export that the instance is quarantined."""
-        self._quarantined.set(1)
+        self._quarantined.labels(kind).set(1)
 
     def jobs_received(self, jobs: StepJobs, received_s: float) -> None:
         """Record the delay of a message, at least 0 since clocks differ. Units: received_s is Unix time in seconds."""

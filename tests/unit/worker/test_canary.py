@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from services.worker.engine.batch import ForwardBatch
-from services.worker.engine.canary import Canary, CanaryCheck
+from services.worker.engine.canary import Canary, CanaryCheck, CanaryFault, CanaryFaultKind
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport
 from services.worker.model.model_runner import Runner, TokenPredictions
+from services.worker.monitoring.metrics import WorkerMetrics
 from shared.arrays import Float64
+from tests.builders import instance
 from tests.support.random_model import random_decoder
 
 
@@ -35,6 +37,12 @@ class Device:
         return replace(found, tokens=tokens, confidences=confidences)
 
 
+def assert_fault(found: CanaryFault | None, kind: CanaryFaultKind, reason: str) -> None:
+    assert found is not None
+    assert found.kind is kind
+    assert reason in found.reason
+
+
 def iteration(*confidences: float) -> IterationResult:
     values: Float64 = np.array(confidences)
     none = np.zeros(0, dtype=np.int64)
@@ -51,20 +59,20 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"),
+    ("fault", "kind", "reason"),
     [
-        ({"garbage": True}, "0% equal tokens"),
-        ({"noise": 0.05}, "confidences differ by 0.05"),
-        ({"not_finite": True}, "not finite"),
+        ({"garbage": True}, CanaryFaultKind.UNLIKE_EARLIER, "its own earlier one: 0% equal tokens"),
+        ({"noise": 0.05}, CanaryFaultKind.UNLIKE_EARLIER, "confidences differ by 0.05"),
+        ({"not_finite": True}, CanaryFaultKind.NOT_FINITE, "not finite"),
     ],
 )
-def test_wrong_predictions_are_noticed(fault: dict[str, object], reason: str) -> None:
+def test_wrong_predictions_are_noticed(fault: dict[str, object], kind: CanaryFaultKind, reason: str) -> None:
     device = Device()
     canary = Canary.measure(device)
-    assert canary.check() == ""
+    assert canary.check() is None
     for name, value in fault.items():
         setattr(device, name, value)
-    assert reason in canary.check()
+    assert_fault(canary.check(), kind, reason)
 
 
 @pytest.mark.parametrize(("noise", "differs"), [(0.0, False), (0.05, False), (0.3, True)])
@@ -75,7 +83,8 @@ def test_instances_may_differ_by_rounding_only(noise: float, differs: bool) -> N
 
 def test_an_instance_that_computes_garbage_from_its_start_differs_from_others() -> None:
     record = Canary.measure(Device()).record()
-    assert "that of other instances" in Canary.measure(Device(garbage=True)).check_against(record)
+    found = Canary.measure(Device(garbage=True)).check_against(record)
+    assert_fault(found, CanaryFaultKind.UNLIKE_OTHERS, "that of other instances")
 
 
 def test_under_load_the_canary_runs_at_its_interval() -> None:
@@ -83,15 +92,25 @@ def test_under_load_the_canary_runs_at_its_interval() -> None:
     check = CanaryCheck(Canary.measure(device), 10.0, clock)
     device.garbage = True
     clock.now_s = 9.0
-    assert check.after(iteration(0.5)) == ""
+    assert check.after(iteration(0.5)) is None
     clock.now_s = 10.0
-    assert "equal tokens" in check.after(iteration(0.5))
+    assert_fault(check.after(iteration(0.5)), CanaryFaultKind.UNLIKE_EARLIER, "equal tokens")
     assert check.unverified_s == 10.0
+
+
+def test_the_metric_of_a_quarantined_instance_has_the_reason() -> None:
+    metrics = WorkerMetrics(instance())
+    metrics.quarantined(CanaryFaultKind.UNLIKE_OTHERS)
+    shown = {
+        kind: metrics.registry.get_sample_value("dilaserve_worker_quarantined", {"reason": kind})
+        for kind in ("not_finite", "unlike_earlier", "unlike_others")
+    }
+    assert shown == {"not_finite": 0.0, "unlike_earlier": 0.0, "unlike_others": 1.0}
 
 
 def test_values_that_are_not_finite_call_the_canary_at_once() -> None:
     device = Device()
     check = CanaryCheck(Canary.measure(device), 10.0, Clock())
-    assert check.after(iteration(0.5, np.nan)) == ""  # the request's own
+    assert check.after(iteration(0.5, np.nan)) is None  # the request's own
     device.not_finite = True
-    assert "not finite" in check.after(iteration(0.5, np.nan))
+    assert_fault(check.after(iteration(0.5, np.nan)), CanaryFaultKind.NOT_FINITE, "not finite")

@@ -124,10 +124,10 @@ def test_a_canary_without_memory_is_not_a_wrong_one() -> None:
     decoder, now_s = small_decoder(), 0.0
     check = CanaryCheck(Canary.measure(Runner(decoder)), 1.0, lambda: now_s)
     now_s, decoder.room = 2.0, 1
-    assert check.after(IterationResult("a-1", 1, None, [], StepReport(), 0.1)) == ""
+    assert check.after(IterationResult("a-1", 1, None, [], StepReport(), 0.1)) is None
     assert check.unverified_s == 2.0
     now_s, decoder.room = 4.0, 10**6
-    assert check.after(IterationResult("a-1", 1, None, [], StepReport(), 0.1)) == ""
+    assert check.after(IterationResult("a-1", 1, None, [], StepReport(), 0.1)) is None
     assert check.unverified_s == 0.0
 
 
