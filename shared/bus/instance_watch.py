@@ -107,6 +107,7 @@ def _content(instance: Instance) -> Instance:
         heartbeat=0,
         requests=0,
         draining_s=0.0,
+        unverified_s=0.0,
         memory_bytes=0,
         used_cache_tokens=0,
         used_prefix_tokens=0,

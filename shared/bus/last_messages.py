@@ -4,13 +4,10 @@ import asyncio
 from functools import partial
 from itertools import islice
 
-import msgspec
-from nats.aio.msg import Msg
 from nats.js.api import RawStreamMsg
 
-from shared.bus.client import JETSTREAM_S, Bus
-from shared.bus.errors import bus_errors
-from shared.errors import RetryLater
+from shared.bus.client import Bus
+from shared.bus.direct_reads import read_direct
 from shared.retry import retry
 
 MAX_SUBJECTS = 1000  # of one request; the server has at most 1,024 answers
@@ -44,27 +41,9 @@ class LastMessages:
     async def _read_many(self, subjects: list[str]) -> dict[str, RawStreamMsg]:
         """The last messages by their subjects. Raises: RetryLater if the bus does not answer."""
         found: dict[str, RawStreamMsg] = {}
-        with bus_errors(f"read the last messages of {self._stream}"):
-            inbox = self._bus.nc.new_inbox()
-            replies = await self._bus.nc.subscribe(inbox)
-            try:
-                is_complete = False
-                while not is_complete:  # a reply of many bytes has several parts
-                    request = msgspec.json.encode({"multi_last": [each for each in subjects if each not in found]})
-                    await self._bus.nc.publish(f"$JS.API.DIRECT.GET.{self._stream}", request, reply=inbox)
-                    while not is_end(message := await replies.next_msg(timeout=JETSTREAM_S)):
-                        subject = (message.headers or {})["Nats-Subject"]
-                        found[subject] = RawStreamMsg(subject=subject, data=message.data)
-                    is_complete = not int((message.headers or {}).get("Nats-Num-Pending", 0))
-            finally:
-                await replies.unsubscribe()
+        pending = 1
+        while pending:  # a reply of many bytes has several parts
+            request = {"multi_last": [each for each in subjects if each not in found]}
+            messages, pending = await read_direct(self._bus, self._stream, request)
+            found.update({str(message.subject): message for message in messages})
         return found
-
-
-def is_end(message: Msg) -> bool:
-    """Whether the message ends a reply. Raises: RetryLater if the reply is an error."""
-    headers = message.headers or {}
-    status = headers.get("Status")
-    if status not in (None, "204", "404"):  # a message; the end; no message at all
-        raise RetryLater(f"cannot read the last messages: {status} {headers.get('Description', '')}")
-    return status is not None

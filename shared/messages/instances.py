@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from shared.messages.numbers import Finite
 from shared.messages.versions import FIRST_VERSION
 
 InstanceId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$(?!\n)")]  # one token of a subject
@@ -75,7 +76,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 1  # to the bus so far; if it rises, results may be lost
     version: int = FIRST_VERSION  # of its messages (shared/messages/versions.py)
     quarantine: str = ""  # why it is quarantined
-    unverified_s: float = 0.0  # of a quarantined one: seconds since its last good canary
+    unverified_s: Finite = 0.0  # of a quarantined one: seconds since its last good canary
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from shared.messages.versions import FIRST_VERSION, VERSION
 from shared.pinned import FREE
 from shared.tasks import cancel
 from shared.text import LONG_TEXT, TextModel
+from tests.builders import serving_stats
 from tests.support.waiting import LIMIT_S, until
 
 SLO_S = 5.0
@@ -90,8 +91,9 @@ class Intake:
 
     def finish(self, arrived: RequestArrived, written_by: Collection[str] = ()) -> None:
         output_ids, instances = np.zeros(0, dtype=np.int32), frozenset(written_by)
+        stats = serving_stats(instances=sorted(written_by)) if written_by else None
         self.outcomes.finish(
-            FinishRequest(arrived, OutcomeStatus.COMPLETED, output_ids, None, None, written_by=instances)
+            FinishRequest(arrived, OutcomeStatus.COMPLETED, output_ids, stats, None, written_by=instances)
         )
 
     async def send(self, request_id: str, prompt: str = "x", priority: int = 0) -> None:

@@ -13,7 +13,7 @@ from shared.bus import client as bus_client
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.instance_watch import InstanceWatch
-from shared.messages.instances import Instance
+from shared.messages.instances import Instance, InstanceState
 from shared.tasks import cancel
 from tests.builders import instance
 from tests.support.nats import NatsServer
@@ -30,6 +30,17 @@ async def test_after_a_reconnect_the_entry_reports_another_connection(bus: Bus) 
         reported.append(decode((await bucket.get("a-1")).value or b"", Instance).connections)
         bus.reconnects.report()
     assert reported == [1, 2]
+
+
+async def test_the_unverified_time_of_a_quarantined_instance_grows(bus: Bus) -> None:
+    registration = Registration(bus, instance("a-1"))
+    bucket = await bus.bucket(bus.subjects.instances_bucket)
+    await registration.quarantine("garbage", 100.0)
+    first = decode((await bucket.get("a-1")).value or b"", Instance)
+    await registration.renew()
+    later = decode((await bucket.get("a-1")).value or b"", Instance)
+    assert first.state is later.state is InstanceState.QUARANTINED
+    assert 100.0 <= first.unverified_s < later.unverified_s
 
 
 async def test_a_worker_that_starts_before_its_cell_is_set_up_registers_without_a_warning(

@@ -94,24 +94,40 @@ async def test_outcomes_of_a_quarantined_instance_are_marked(shared: Cluster) ->
         assert not (await shared.outcome(Request(request_id=request_id, prompt="hi"))).unverified
     async with shared.instance():
         await shared.outcome(Request(request_id=other, prompt="hi"))
-    bus = shared.bus
-    card = read_model_card(shared.model, MODEL_NAME)
-    wrong = Instance(
-        instance_id=name, model=card, tp_degree=1, state=InstanceState.QUARANTINED, quarantine="x", unverified_s=LIMIT_S
-    )
-    await (await bus.bucket(bus.subjects.instances_bucket)).put(name, encode(wrong))
-
-    async def stored(of: str) -> Outcome:
-        outcome = await bus.last("OUTCOMES", bus.subjects.outcomes(of), Outcome)
-        assert outcome is not None
-        return outcome
+    await quarantine(shared, name)
 
     async def is_marked() -> bool:
-        return (await stored(request_id)).unverified
+        return (await stored(shared, request_id)).unverified
 
     await until(is_marked)
-    assert (await stored(request_id)).status is OutcomeStatus.COMPLETED
-    assert not (await stored(other)).unverified
+    assert (await stored(shared, request_id)).status is OutcomeStatus.COMPLETED
+    assert not (await stored(shared, other)).unverified
+
+
+async def test_the_next_scheduler_marks_outcomes_of_the_one_before(cluster: Cluster) -> None:
+    with service("scheduler", cluster.settings, cluster.log):
+        async with cluster.instance("wrong"):
+            assert not (await cluster.outcome(Request(request_id="r", prompt="hi"))).unverified
+
+    async def is_marked() -> bool:
+        await quarantine(cluster, "wrong")  # as each heartbeat
+        return (await stored(cluster, "r")).unverified
+
+    with service("scheduler", cluster.settings, cluster.log):
+        await until(is_marked)
+
+
+async def quarantine(cluster: Cluster, name: str) -> None:
+    """Register an instance that has computed wrong for LIMIT_S seconds."""
+    card, state = read_model_card(cluster.model, MODEL_NAME), InstanceState.QUARANTINED
+    wrong = Instance(instance_id=name, model=card, tp_degree=1, state=state, quarantine="x", unverified_s=LIMIT_S)
+    await (await cluster.bus.bucket(cluster.bus.subjects.instances_bucket)).put(name, encode(wrong))
+
+
+async def stored(cluster: Cluster, request_id: str) -> Outcome:
+    outcome = await cluster.bus.last("OUTCOMES", cluster.bus.subjects.outcomes(request_id), Outcome)
+    assert outcome is not None
+    return outcome
 
 
 async def test_an_outcome_has_the_key_of_its_request(shared: Cluster) -> None:

@@ -1,22 +1,22 @@
 """Stores the outcomes of requests, then acknowledges their messages; in this order no request is lost."""
 
 import asyncio
-import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
-from msgspec.structs import replace
 
 from services.scheduler.events import FinishRequest
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.request_decoder import has_producer
+from services.scheduler.io.unverified_outcomes import mark_unverified
 from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.errors import bus_errors
+from shared.bus.subjects import OUTCOME_AGE_S
 from shared.errors import BadInput
 from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
 from shared.retry import retry
@@ -26,20 +26,9 @@ from shared.text import TextModel
 log = structlog.get_logger(__name__)
 
 MAX_REMEMBERED = 100_000  # ids of finished requests; a second message with one of them is not served again
-MAX_UNVERIFIED_S = 120.0  # age of the outcomes that can become unverified
 UNVERIFIED_MARGIN_S = 5.0  # by which an outcome may be older than the last good canary and become unverified
 LOST = "the bus lost the request, for example in a damaged file: send it again"
 DRAIN_S = 5.0  # with LEASE_TTL_S below the ten seconds that a container has by default to stop
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """A finished request. Units: ended_s is of the monotonic clock."""
-
-    ended_s: float
-    request_id: str
-    instances: frozenset[str]  # that may have written a part of its text
-    json: bool
 
 
 def _choices(finish: FinishRequest) -> dict[str, float]:
@@ -72,7 +61,6 @@ class OutcomeStore:
         self._text = text
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
-        self._served: deque[_Served] = deque()
         self._distrusted: set[str] = set()  # ids of instances that compute wrong
         self._again: set[asyncio.Task[None]] = set()  # that store an outcome a second time
         self.on_acknowledged: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None
@@ -107,7 +95,6 @@ class OutcomeStore:
             trace_id=arrived.trace_id,
             unverified=not finish.written_by.isdisjoint(self._distrusted),
         )
-        self._remember(finish)
         self._write(outcome, arrived.delivery)
 
     def cancel(self, waiting: WaitingRequest) -> None:
@@ -157,25 +144,18 @@ class OutcomeStore:
 
         self._start(retry(store_again))
 
-    def distrust(self, instance_id: str, within_s: float) -> None:
-        """Mark the outcomes that this instance served, of the last `within_s` seconds and from now on: their texts may
-        be wrong."""
+    def distrust(self, instance_id: str, unverified_s: float) -> None:
+        """Mark the outcomes that this instance served, of the last `unverified_s` seconds and from now on, also those
+        that an earlier scheduler has stored: their texts may be wrong."""
         self._distrusted.add(instance_id)
-        since_s = time.monotonic() - within_s - UNVERIFIED_MARGIN_S
-        self._start(self._mark([s for s in self._served if s.ended_s >= since_s and instance_id in s.instances]))
+        age_s = min(max(unverified_s, 0.0) + UNVERIFIED_MARGIN_S, OUTCOME_AGE_S)
+        self._start(self._mark(instance_id, datetime.fromtimestamp(self._clock.now_s() - age_s, UTC)))
 
-    async def _mark(self, doubtful: list[_Served]) -> None:
-        """Wait for the writes in progress, which may be of these outcomes, and then store them again as unverified."""
+    async def _mark(self, instance_id: str, since: datetime) -> None:
+        """Wait for the writes in progress, which may be of such outcomes, and then mark them."""
         if self._writing:
             await asyncio.wait(set(self._writing))
-        for served in doubtful:
-            await retry(partial(self._mark_one, served))
-
-    async def _mark_one(self, served: _Served) -> None:
-        subject = self._bus.subjects.outcomes(served.request_id)
-        outcome = await self._bus.last("OUTCOMES", subject, Outcome)
-        if outcome is not None:
-            await self._bus.store(subject, replace(outcome, unverified=True), json=served.json)
+        await mark_unverified(self._bus, instance_id, since)
 
     def _start(self, storing: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(storing)
@@ -200,19 +180,9 @@ class OutcomeStore:
         if not storing:
             return
         _, left = await asyncio.wait(storing, timeout=DRAIN_S)
-        if left:
-            unstored = len(left - self._again)
+        if unstored := len(left - self._again):
             log.warning("outcomes not stored; the next scheduler serves their requests again", requests=unstored)
-            await cancel(left)
-
-    def _remember(self, finish: FinishRequest) -> None:
-        """Remember for MAX_UNVERIFIED_S which instances served the request."""
-        now_s, arrived = time.monotonic(), finish.arrived
-        if finish.written_by:
-            request_id, json = arrived.request.request_id, arrived.delivery.json
-            self._served.append(_Served(now_s, request_id, finish.written_by, json))
-        while self._served and self._served[0].ended_s < now_s - MAX_UNVERIFIED_S:
-            self._served.popleft()
+        await cancel(left)
 
     def _write(self, outcome: Outcome, delivery: Delivery) -> None:
         self._finished[outcome.request_id] = None

@@ -35,7 +35,8 @@ class Registration:
         self._bus = bus
         self._engine = engine
         self._memory = memory
-        self._drain_began_s: float | None = None  # by the monotonic clock
+        self._drain_began_s: float | None = None  # by the monotonic clock, as the next one
+        self._verified_s: float | None = None  # of a quarantined instance: its last good canary
         self.instance = instance
         self._renewed_s = time.monotonic()
         self._bucket: KeyValue | None = None
@@ -44,6 +45,8 @@ class Registration:
         """Write the entry now. If the bus is unavailable, log it; the next renewal tries again."""
         draining_s = 0.0 if self._drain_began_s is None else time.monotonic() - self._drain_began_s
         self.instance = replace(self.instance, heartbeat=self.instance.heartbeat + 1, draining_s=draining_s)
+        if self._verified_s is not None:  # a scheduler may begin to lead meanwhile
+            self.instance = replace(self.instance, unverified_s=time.monotonic() - self._verified_s)
         if self._engine is not None:
             memory_bytes, max_memory_bytes = self._memory()
             self.instance = replace(
@@ -87,8 +90,8 @@ class Registration:
 
     async def quarantine(self, reason: str, unverified_s: float) -> None:
         """Report that the instance computes wrong; its results of the last `unverified_s` seconds may be wrong."""
-        state = InstanceState.QUARANTINED
-        self.instance = replace(self.instance, state=state, quarantine=reason, unverified_s=unverified_s)
+        self._verified_s = time.monotonic() - unverified_s
+        self.instance = replace(self.instance, state=InstanceState.QUARANTINED, quarantine=reason)
         await self.renew()
 
     async def delete(self) -> None:

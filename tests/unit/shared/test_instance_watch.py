@@ -93,6 +93,7 @@ async def test_only_new_and_changed_instances_are_reported() -> None:
     await cell.heartbeat("i-1", heartbeat=1)
     await cell.heartbeat("i-1", heartbeat=2, requests=3)
     used = {"memory_bytes": 1, "used_cache_tokens": 2, "used_prefix_tokens": 3, "wanted_tokens": 5, "cached_tokens": 4}
+    used |= {"unverified_s": 6}
     await cell.heartbeat("i-1", heartbeat=2, requests=3, **used)
     assert [known.used_cache_tokens for known in cell.watch.instances()] == [2]
     await cell.heartbeat("i-1", heartbeat=3, state=InstanceState.DRAINING, drain_s=9.0)
