@@ -104,6 +104,16 @@ async def test_requests_are_selected_by_outcome_key_instance_and_id(
         await expect(shown).to_have_count(2)
 
 
+async def test_a_request_that_becomes_unverified_is_shown_so(
+    bus: Bus, gateway: RunningGateway, new_page: NewPage
+) -> None:
+    await store(bus, migrated("first"))
+    async with new_page(f"{gateway.url}/#requests") as page:
+        await expect(rows(page, "finished")).to_contain_text(["SLO met"])
+        await store(bus, msgspec.structs.replace(migrated("first"), unverified=True))
+        await expect(rows(page, "finished")).to_contain_text(["unverified"])
+
+
 async def test_pages_are_turned_with_the_keyboard(bus: Bus, gateway: RunningGateway, new_page: NewPage) -> None:
     await store(bus, *(outcome(f"r{number:02}", OutcomeStatus.CANCELLED) for number in range(PAGE_ROWS + 2)))
     async with new_page(f"{gateway.url}/#requests") as page:

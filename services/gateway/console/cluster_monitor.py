@@ -40,7 +40,7 @@ class ClusterMonitor:
         self._loads = LoadHistory()
         self._services = ServiceWatch()
         self._recent: dict[str, Outcome] = {}  # by request id, newest last
-        self._ended = 0
+        self._ended = 0  # changes when the list does
         self._plans = 0
         self._tick = asyncio.Event()
         self._closed = False
@@ -127,12 +127,23 @@ class ClusterMonitor:
 
     async def _receive_outcome(self, msg: Msg) -> None:
         outcome = try_decode(msg, Outcome)
-        if outcome is None or outcome.request_id in self._recent:  # a duplicate
+        if outcome is None:
             return
-        self._ended += 1
+        known = self._recent.get(outcome.request_id)
+        if known is None:
+            self._add(outcome)
+        elif outcome.unverified and not known.unverified:  # any other duplicate may be one that the stream rejects
+            self._recent[outcome.request_id] = replace(known, unverified=True)
+            self._ended += 1
+
+    def _add(self, outcome: Outcome) -> None:
+        if len(self._recent) >= MAX_RECENT:
+            oldest = next(iter(self._recent))
+            if outcome.unverified and end_s(outcome) < end_s(self._recent[oldest]):  # it was listed before
+                return
+            del self._recent[oldest]
         self._recent[outcome.request_id] = _summary(outcome)
-        if len(self._recent) > MAX_RECENT:
-            del self._recent[next(iter(self._recent))]
+        self._ended += 1
 
     async def _receive_plan(self, _msg: Msg) -> None:
         self._plans += 1
@@ -146,7 +157,12 @@ async def _read_outcomes(bus: Bus, count: int) -> dict[str, Outcome]:
     start = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": max(1, last - count + 1)}
     msgs = await read_stream(bus, stream, bus.subjects.outcomes(">"), **start)
     outcomes = [_summary(outcome) for msg in msgs if (outcome := try_decode(msg, Outcome))]
-    return {outcome.request_id: outcome for outcome in outcomes}
+    return {outcome.request_id: outcome for outcome in sorted(outcomes, key=end_s)}  # a marked one is stored again
+
+
+def end_s(outcome: Outcome) -> float:
+    """The Unix time at which the request ended; its arrival if no step ran."""
+    return outcome.arrival_s + (outcome.stats.latency_s if outcome.stats else 0.0)
 
 
 def _summary(outcome: Outcome) -> Outcome:

@@ -94,7 +94,7 @@ class Update(ResponseModel):
 
     loads: list[LoadView]  # since the previous event; in the first event the last minutes
     cluster: ClusterView
-    ended: int  # number of finished requests
+    ended: int  # number of changes of the list of finished requests
     plans: int  # number of plan messages received
 
 

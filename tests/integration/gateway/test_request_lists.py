@@ -7,7 +7,7 @@ import httpx
 import pytest
 from nats.aio.msg import Msg
 
-from services.gateway.console import unfinished_requests
+from services.gateway.console import cluster_monitor, unfinished_requests
 from services.gateway.console.cluster_monitor import MAX_RECENT
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
@@ -144,6 +144,55 @@ async def test_the_whole_id_finds_a_request_that_is_not_listed_any_more(
         assert await ids(gateway, id="r-0") == ["r-0"]
         assert await ids(gateway, id="r-0", status="completed") == []
         assert await ids(gateway, id="r-99999") == []
+
+
+async def finish(bus: Bus, number: int, **fields: Any) -> None:
+    """Store the outcome of a request that arrived at this second."""
+    request_id = f"r-{number}"
+    outcome = Outcome(request_id=request_id, status=OutcomeStatus.COMPLETED, arrival_s=float(number), **fields)
+    await bus.store(bus.subjects.outcomes(request_id), outcome)
+
+
+async def test_an_outcome_that_becomes_unverified_is_shown_so_in_its_place(
+    bus: Bus, lonely_gateway: RunningGateway
+) -> None:
+    for number in range(3):
+        await finish(bus, number, text="right")
+    await finish(bus, 1, text="right", unverified=True)
+    await finish(bus, 0, text="rejected by the stream")
+    await finish(bus, 3)
+    await has_listed(lonely_gateway, 4)
+    listed = (await lonely_gateway.http.get(LIST)).json()["data"]
+    assert [each["id"] for each in listed] == ["r-3", "r-2", "r-1", "r-0"]
+    assert [each["dilaserve"].get("unverified") for each in listed] == [None, None, True, None]
+    assert [each["text"] for each in listed] == ["", "right", "right", "right"]
+
+
+async def test_a_mark_of_an_unlisted_outcome_does_not_list_it_again(
+    bus: Bus,
+    settings: GatewaySettings,
+    text: TextModel,
+    lonely_gateway: RunningGateway,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_monitor, "MAX_RECENT", 2)
+    for number in range(3):
+        await finish(bus, number)
+    await finish(bus, 0, unverified=True)
+    await finish(bus, 1, unverified=True)
+    await finish(bus, 3, unverified=True)
+
+    async def lists_last() -> bool:
+        return await ids(lonely_gateway) == ["r-3", "r-2"]
+
+    await until(lists_last)
+    monkeypatch.setattr(cluster_monitor, "MAX_RECENT", 10)
+    async with running(settings, text) as later:  # reads them from the stream, where the marked ones are the last
+
+        async def lists_all() -> bool:
+            return await ids(later) == ["r-3", "r-2", "r-1", "r-0"]
+
+        await until(lists_all)
 
 
 @pytest.mark.parametrize(

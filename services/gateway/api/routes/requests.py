@@ -28,6 +28,7 @@ from services.gateway.api.response_models import (
 from services.gateway.api.step_details import step_list
 from services.gateway.app_context import AppContext
 from services.gateway.cell_context import CellContext
+from services.gateway.console.cluster_monitor import end_s
 from services.gateway.inflight import find_active, find_outcome
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus
@@ -59,7 +60,7 @@ def request_routes(context: AppContext) -> APIRouter:
             ]
             return Page(object="list", data=unfinished, has_more=has_more)
         of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
-        ended = merge(*of_cells, key=_end_s, reverse=True)
+        ended = merge(*of_cells, key=end_s, reverse=True)
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
         if wanted.id and not outcomes:
             outcomes = await _older(context, http, wanted)
@@ -176,10 +177,6 @@ async def _find_on_bus(bus: Bus, request_id: str, key: ApiKey) -> Outcome | Unfi
     if active is None or not key.may_see(active.key):
         return None
     return UnfinishedRequest.of(replace(active, request_id=request_id))  # schedulers of the version before omit it
-
-
-def _end_s(outcome: Outcome) -> float:
-    return outcome.arrival_s + (outcome.stats.latency_s if outcome.stats else 0.0)
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:

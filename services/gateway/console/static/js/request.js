@@ -10,6 +10,7 @@ const REFRESH_MS = 1000; // between two looks at a request that runs
 /** The badge of a request's outcome. */
 export function verdict(request) {
   if (request.status !== "completed") return badge(request.status, request.status === "cancelled" ? "" : "bad");
+  if (request.dilaserve.unverified) return badge("unverified", "bad");
   return request.dilaserve.slo_met ? badge("SLO met", "good") : badge("SLO missed", "warn");
 }
 
