@@ -128,7 +128,7 @@ async def serve(
         service.receive_results(lease.epoch),
         service.publish_stats(),
         requests.run(lease.epoch),
-        reconcile(bus, lease.epoch, requests.knows),
+        reconcile(bus, clock, lease.epoch, requests.knows),
         outcomes.wait_for_failure(),
         deferred.run(),
     ]

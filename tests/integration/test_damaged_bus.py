@@ -71,14 +71,15 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("clock_ahead_s", [0.0, 3600.0])
 async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
-    bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
+    clock_ahead_s: float, bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
 ) -> None:
     cluster = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
     await bus.set_up()
     lost = Arrival(request_id="lost", arrival_s=1.0, prompt_tokens=3, output_tokens=32, slo_s=1.0)
     await bus.store(bus.subjects.arrivals, lost)
-    with service("scheduler", cluster.settings, cluster.log):
+    with service("scheduler", cluster.settings, cluster.log, clock_ahead_s=clock_ahead_s):
 
         async def has_failed() -> bool:
             return await outcome(bus, "lost") is not None

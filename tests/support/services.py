@@ -12,10 +12,14 @@ from shared.settings import to_environ
 
 STOP_S = 20.0
 ROOT = Path(__file__).parents[2]
+# `datetime.now` does not call `time.time`; as its class is not written in Python, its dictionary is changed directly.
 WRONG_CLOCK = """
-import runpy, time
+import ctypes, gc, runpy, time
+from datetime import datetime
 right = time.time
 time.time = lambda: right() + {ahead_s}
+gc.get_referents(datetime.__dict__)[0]["now"] = classmethod(lambda cls, tz=None: cls.fromtimestamp(time.time(), tz))
+ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
 runpy.run_module("services.{name}", run_name="__main__")
 """
 

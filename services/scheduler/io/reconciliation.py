@@ -13,6 +13,7 @@ from nats.js.api import DeliverPolicy
 
 from services.scheduler.io.outcome_store import LOST, store_outcome
 from shared.bus.client import Bus, try_decode
+from shared.bus.clock import BusClock
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import request_consumer
@@ -28,10 +29,10 @@ SETTLE_S = 5.0  # before the second look at a request without an outcome: it may
 MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time between: serving has priority
 
 
-async def reconcile(bus: Bus, epoch: int, is_known: Callable[[str], bool]) -> None:
+async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[str], bool]) -> None:
     """Check the arrivals of earlier schedulers, then wait until cancelled. `is_known(request_id)`: whether this
     scheduler has received the request. Tries again while the bus is unavailable."""
-    arrivals = await retry(partial(_arrivals, bus))
+    arrivals = await retry(partial(_arrivals, bus, clock))
     await _wait_for_delivery(bus, epoch)
     missing = await _without_outcome(bus, arrivals, is_known)
     if missing:
@@ -43,8 +44,8 @@ async def reconcile(bus: Bus, epoch: int, is_known: Callable[[str], bool]) -> No
     await asyncio.Event().wait()
 
 
-async def _arrivals(bus: Bus) -> list[Arrival]:
-    start = datetime.now(UTC) - MAX_AGE
+async def _arrivals(bus: Bus, clock: BusClock) -> list[Arrival]:
+    start = datetime.fromtimestamp(clock.now_s(), UTC) - MAX_AGE
     with bus_errors("read the arrivals"):
         policy = DeliverPolicy.BY_START_TIME
         stream, subject = bus.subjects.stream("ARRIVALS"), bus.subjects.arrivals
