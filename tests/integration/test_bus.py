@@ -1,6 +1,7 @@
 """The shared bus against a real server."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 
 from shared.bus.client import Bus
 from shared.bus.codec import decode
+from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.errors import QueueFull
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
@@ -100,6 +102,36 @@ async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: P
             await until(is_back)
         assert [line["event"] for line in logs] == ["bus unavailable", "bus available again"]
         await bus.close()
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_the_kernel_ends_a_connection_without_acknowledgements(run: Callable[[Any], None], tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+
+    def limit_s(bus: Bus) -> float:
+        transport: Any = bus.nc._transport
+        connection = transport._io_writer.get_extra_info("socket")
+        return float(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)) / 1000
+
+    async def connect_and_reconnect() -> None:
+        bus, again = await Bus.connect(server.url, "limited", name="test"), asyncio.Event()
+        try:
+            assert limit_s(bus) == UNANSWERED_S
+            bus.reconnects.subscribe(again.set)
+            server.stop(kill=True)
+            server.start()
+            async with asyncio.timeout(LIMIT_S):
+                await again.wait()
+            assert limit_s(bus) == UNANSWERED_S
+        finally:
+            await bus.close()
+
+    try:
+        run(connect_and_reconnect())
     finally:
         server.stop()
 
