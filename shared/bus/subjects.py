@@ -26,6 +26,7 @@ from shared.messages.plans import MAX_PLANS
 HEARTBEAT_S = 1.0  # interval of an instance's heartbeats and a leader's lease renewals
 INSTANCE_TTL_S = 5.0  # silence after which an instance is lost
 NO_TTL_S = 0.0  # messages do not expire
+MAX_UNRENEWED_S = 20.0  # silence of an instance or a leader that is connected, after which health checks fail
 LEASE_TTL_S = 3.0  # silence after which a leader's lease expires
 ARRIVAL_AGE_S = 24 * 3600.0  # retention of arrivals
 OUTCOME_AGE_S = 24 * 3600.0  # retention of outcomes

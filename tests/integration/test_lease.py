@@ -4,12 +4,16 @@ import asyncio
 
 import pytest
 from nats.js.errors import NotFoundError
+from structlog.testing import capture_logs
 
+from services.scheduler.io import lease as io_lease
 from services.scheduler.io.lease import KEY, Lease
 from shared.bus.client import Bus
+from shared.bus.subjects import HEARTBEAT_S
 from shared.errors import Superseded
 from shared.tasks import cancel
-from tests.support.waiting import LIMIT_S, until
+from tests.support.nats import NatsServer
+from tests.support.waiting import LIMIT_S, reached, until
 
 
 async def expire(bus: Bus) -> None:
@@ -64,3 +68,34 @@ async def test_a_leader_whose_renewal_was_stored_without_an_answer_still_leads(b
         await until(is_renewed)
     finally:
         await cancel([holding])
+
+
+async def test_a_leader_that_cannot_renew_its_lease_is_not_live(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io_lease, "MAX_UNRENEWED_S", 2 * HEARTBEAT_S)
+    stream = f"KV_{bus.subjects.leases_bucket}"
+    config = (await bus.js.stream_info(stream)).config
+    lease = await Lease.acquire(bus, "first")
+    assert bus.is_live()
+    holding = asyncio.ensure_future(lease.hold())
+    try:
+        await bus.js.update_stream(config.evolve(max_msg_size=1))
+        await reached(lambda: not bus.is_live())
+        await bus.js.update_stream(config)
+        await reached(bus.is_live)
+    finally:
+        await cancel([holding])
+    monkeypatch.setattr(io_lease, "MAX_UNRENEWED_S", 0.0)
+    assert not bus.is_live()
+    await bus.close()
+    assert bus.is_live()  # a restart of the scheduler would not help
+
+
+async def test_a_scheduler_on_standby_is_live(bus: Bus, nats_server: NatsServer) -> None:
+    await Lease.acquire(bus, "first")
+    standby = await Bus.connect(nats_server.url, bus.subjects.cell, name="standby")
+    with capture_logs() as logs:
+        waiting = asyncio.ensure_future(Lease.acquire(standby, "second"))
+        await reached(lambda: any("standing by" in line["event"] for line in logs))
+    assert standby.is_live()
+    await cancel([waiting])
+    await standby.close()

@@ -14,7 +14,7 @@ from nats.js.kv import KeyValue
 
 from shared.bus.client import Bus
 from shared.bus.errors import BUS_ERRORS, bus_errors
-from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S
+from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, MAX_UNRENEWED_S
 from shared.errors import Superseded
 from shared.retry import retry
 from shared.tasks import pause
@@ -28,7 +28,8 @@ POLL_S = 0.2  # time between two attempts to take the lease, and to renew it whi
 class Lease:
     """A lease that is held. `epoch` rises with every new leader."""
 
-    def __init__(self, bucket: KeyValue, holder: bytes, revision: int) -> None:
+    def __init__(self, bus: Bus, bucket: KeyValue, holder: bytes, revision: int) -> None:
+        self._bus = bus
         self._bucket = bucket
         self._holder = holder
         self._revision = revision
@@ -38,7 +39,8 @@ class Lease:
 
     @classmethod
     async def acquire(cls, bus: Bus, holder: str) -> "Lease":
-        """Wait until no other scheduler leads the cell, then lead. `holder` names this process in the bucket."""
+        """Wait until no other scheduler leads the cell, then lead: this process is live while it renews the lease.
+        `holder` names it in the bucket."""
         bucket, value = await bus.bucket(bus.subjects.leases_bucket), holder.encode()
 
         async def create() -> int | None:
@@ -52,7 +54,9 @@ class Lease:
         while revision is None:
             await asyncio.sleep(POLL_S)
             revision = await retry(create)
-        return cls(bucket, value, revision)
+        lease = cls(bus, bucket, value, revision)
+        bus.is_live = lease.is_live
+        return lease
 
     @property
     def holder(self) -> str:
@@ -63,6 +67,10 @@ class Lease:
     def may_have_expired(self) -> bool:
         """Whether another scheduler may lead by now, such as after a stop of this process."""
         return time.monotonic() - self._renewed_s > LEASE_TTL_S
+
+    def is_live(self) -> bool:
+        """Whether the lease was renewed, or the bus is unavailable: a restart of the scheduler would not help then."""
+        return time.monotonic() - self._renewed_s < MAX_UNRENEWED_S or not self._bus.nc.is_connected
 
     async def confirm(self) -> None:
         """Wait until the lease cannot have expired. If another scheduler leads, `hold` raises Superseded instead."""

@@ -12,11 +12,9 @@ from services.worker.engine.engine import Engine
 from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.bus.errors import BUS_ERRORS
-from shared.bus.subjects import HEARTBEAT_S
+from shared.bus.subjects import HEARTBEAT_S, MAX_UNRENEWED_S
 from shared.messages.instances import Instance, InstanceState
 from shared.tasks import pause
-
-MAX_UNRENEWED_S = 20.0  # after which health checks fail
 
 log = structlog.get_logger(__name__)
 
