@@ -9,7 +9,8 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from shared.bus.client import Bus
 from shared.bus.errors import BUS_ERRORS
 
-READ_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 5.0  # limit of one fetch, which ends without an error if some of its messages arrive later
+MAX_FETCH = 1000  # messages
 
 
 async def read_stream(bus: Bus, stream: str, subject: str, **position: Any) -> list[Msg]:
@@ -19,7 +20,12 @@ async def read_stream(bus: Bus, stream: str, subject: str, **position: Any) -> l
     subscription = await bus.js.pull_subscribe(subject, stream=stream, config=config)
     try:
         pending = (await subscription.consumer_info()).num_pending or 0
-        return await subscription.fetch(pending, timeout=READ_TIMEOUT_S) if pending else []
+        messages: list[Msg] = []
+        while len(messages) < pending:
+            some = min(pending - len(messages), MAX_FETCH)
+            messages += await subscription.fetch(some, timeout=READ_TIMEOUT_S)
+            pending = min(pending, len(messages) + messages[-1].metadata.num_pending)  # some may have expired
+        return messages
     finally:
         with suppress(*BUS_ERRORS):
             await subscription.unsubscribe()

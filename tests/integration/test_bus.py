@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import uvloop
-from nats.js.api import KeyValueConfig
+from nats.js.api import DeliverPolicy, KeyValueConfig
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
+from shared.bus import stream_reader
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.reconnects import UNANSWERED_S
+from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.errors import QueueFull
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
@@ -104,6 +106,19 @@ async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: P
         await bus.close()
     finally:
         server.stop()
+
+
+async def test_all_of_many_stored_messages_are_read(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reader, "READ_TIMEOUT_S", 0.25)  # too short for all of them at once
+    for _ in range(20_000):
+        await bus.publish(bus.subjects.arrivals, Cancel())
+    stream = bus.subjects.stream("ARRIVALS")
+
+    async def are_stored() -> bool:
+        return (await bus.js.stream_info(stream)).state.messages == 20_000
+
+    await until(are_stored)
+    assert len(await read_stream(bus, stream, bus.subjects.arrivals, deliver_policy=DeliverPolicy.ALL)) == 20_000
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
