@@ -11,7 +11,7 @@ from services.gateway.bus_connection import BusConnection
 from services.gateway.cell_load import CellLoadTracker
 from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.console.unfinished_requests import UnfinishedReader
-from services.gateway.inflight import InFlightRequest, InFlightRequests
+from services.gateway.inflight import Confirm, InFlightRequest, InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.bus.cell_config import wait_and_check_config
@@ -73,11 +73,17 @@ class CellContext:
             raise ApiError(429, message, param="slo_ms", code=SLO_UNATTAINABLE, retry_after_s=wait_s)
 
     async def open(
-        self, request: Request, owner: str, arrived_s: float, *, durable: bool = False, timeout_s: float | None = None
+        self,
+        request: Request,
+        owner: str,
+        arrived_s: float,
+        *,
+        confirm: Confirm | None = None,
+        timeout_s: float | None = None,
     ) -> InFlightRequest:
         """Send a request to the cell. Parameters and errors: as InFlightRequests.open."""
         self.load.count()
-        return await self.inflight.open(request, owner, arrived_s, durable=durable, timeout_s=timeout_s)
+        return await self.inflight.open(request, owner, arrived_s, confirm=confirm, timeout_s=timeout_s)
 
     async def run(self, uses: Sequence[Callable[[Bus], Coroutine[Any, Any, None]]] = ()) -> None:
         """Connect to the bus, subscribe, then watch its storage and run all `uses` of it, until cancelled.

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,6 +36,7 @@ tracer = trace.get_tracer(__name__)
 LOOKUP_S = 3.0  # between lookups of the stored outcome
 LOOKUP_TIMEOUT_S = 1.0  # for the scheduler's answer about a request that runs
 MESSAGES: Mapping[str, type[Outcome | Progress]] = {"outcomes": Outcome, "progress": Progress, "guesses": Guesses}
+Confirm = Callable[[], Awaitable[None]]
 BATCH_OWNER = "batches"  # the owner of all batch lines, which count towards no limit
 
 
@@ -63,17 +64,15 @@ class InFlightRequest:
         arrived_s: float,
         timeout_s: float,
         on_close: "Callable[[InFlightRequest], None]",
-        *,
-        durable: bool,
+        confirm: Confirm | None,
     ) -> None:
-        """`arrived_s`: by `time.perf_counter`. A `durable` request may have been published before, and is served even
-        if its client leaves. `on_close` must run `end`."""
+        """`arrived_s`: by `time.perf_counter`. `on_close` must run `end`. `confirm`: as `InFlightRequests.open`."""
         self.request = request
         self.cell = bus.subjects.cell
         self._on_close = on_close
-        self.cancel_on_close = not durable
+        self.cancel_on_close = confirm is None
         self._arrived_s = arrived_s
-        self._durable = durable
+        self._confirm = confirm
         self._bus = bus
         self._card = card
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -84,12 +83,12 @@ class InFlightRequest:
         self._span = tracer.start_span("request", attributes={"dilaserve.request_id": request.request_id})
 
     async def start(self) -> None:
-        """Subscribe, then publish the request, unless it is durable and has an outcome already.
+        """Subscribe, publish the request and confirm it, unless it is durable and has an outcome already.
 
         Raises: QueueFull or StorageFull if the cell is full; RetryLater if the bus does not store the request.
         """
         subjects, request_id = self._bus.subjects, self.request.request_id
-        if self._durable and (outcome := await find_outcome(self._bus, request_id)):
+        if self._confirm and (outcome := await find_outcome(self._bus, request_id)):
             self._queue.put_nowait(outcome)
             return
         # One subscription keeps progress, guesses and outcome in order.
@@ -103,6 +102,8 @@ class InFlightRequest:
             except (QueueFull, StorageFull):
                 self.cancel_on_close = False
                 raise
+        if self._confirm:
+            await self._confirm()
 
     async def events(self) -> AsyncIterator[StepTokens | Outcome]:
         """The request's tokens, if it is streamed, then its outcome.
@@ -199,20 +200,22 @@ class InFlightRequests:
         return +self._count_of
 
     async def open(
-        self, request: Request, owner: str, arrived_s: float, *, durable: bool = False, timeout_s: float | None = None
+        self,
+        request: Request,
+        owner: str,
+        arrived_s: float,
+        *,
+        confirm: Confirm | None = None,
+        timeout_s: float | None = None,
     ) -> InFlightRequest:
         """Publish `request`. `owner`: an API key's id, or BATCH_OWNER; `arrived_s`: the arrival by `time.perf_counter`.
+        `confirm`: of a durable request, which may have been published before and is served even if its client leaves;
+        called when the bus has stored it.
 
         Raises: RetryLater if the bus is unavailable.
         """
         inflight = InFlightRequest(
-            self._connection.bus,
-            request,
-            self._card,
-            arrived_s,
-            timeout_s or self._timeout_s,
-            self._close,
-            durable=durable,
+            self._connection.bus, request, self._card, arrived_s, timeout_s or self._timeout_s, self._close, confirm
         )
         self._open[inflight] = owner
         self._count_of[owner] += 1

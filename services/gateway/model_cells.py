@@ -3,15 +3,17 @@
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self, TypeVar
 
 from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.api.idempotency import IdempotencyKeys
 from services.gateway.api.openai_responses.conversations import Conversations
 from services.gateway.cell_context import SLO_UNATTAINABLE, CellContext
-from services.gateway.inflight import find_outcome
+from services.gateway.inflight import Confirm, find_outcome
 from services.gateway.routing import route
 from shared.errors import QueueFull, RetryLater, StorageFull
+from shared.messages.gateway import Claim
 from shared.text import TextModel
 
 T = TypeVar("T")
@@ -77,34 +79,39 @@ class ModelCells:
                 refusal = refusal or error
         raise refusal or self._refusal()
 
-    async def claimed(self, owner: str, key: str, path: str, body: str) -> tuple[str, CellContext]:
-        """The request that an Idempotency-Key names, and its cell: the one that has it, or the best one for a new key.
+    async def claimed(self, owner: str, key: str, path: str, body: str) -> tuple[str, CellContext, Confirm]:
+        """The request that an Idempotency-Key names, its cell, and what confirms that the bus has stored it.
+
+        The cell is the one that has the request, or the best one for a new key.
 
         Raises: as IdempotencyKeys.claim; RetryLater if the cell cannot serve, and has no outcome of the request.
         """
-        request_id, name = await self.idempotency.claim(owner, key, path, body, self._best_name())
-        return request_id, await self._claimed(request_id, name)
+        request_id, claim = await self.idempotency.claim(owner, key, path, body, self._best_name())
+        return request_id, *await self._claimed(request_id, claim)
 
-    async def cell_of_line(self, request_id: str) -> CellContext:
-        """The cell of the line of a batch, at whichever gateway. Raises: RetryLater."""
+    async def claimed_line(self, request_id: str) -> tuple[CellContext, Confirm]:
+        """As `claimed`, for the line of a batch, at whichever gateway. Raises: RetryLater."""
         if len(self.cells) == 1:
-            return self.first
-        return await self._claimed(request_id, await self.idempotency.cell_of(request_id, self._best_name()))
+            return self.first, self._confirm(self.first, request_id, Claim(fingerprint="", cell=self.first.name))
+        return await self._claimed(request_id, await self.idempotency.claim_line(request_id, self._best_name()))
 
     def _best_name(self) -> str | None:
         best = next(self.routed(), None)
         return None if best is None else best.name
 
-    async def _claimed(self, request_id: str, name: str | None) -> CellContext:
-        if name is None:
+    async def _claimed(self, request_id: str, claim: Claim | None) -> tuple[CellContext, Confirm]:
+        if claim is None:
             raise self._refusal()
-        cell = self.named(name) if name else self.first  # a claim of an earlier version has no cell
+        cell = self.named(claim.cell) if claim.cell else self.first  # a claim of an earlier version has no cell
         try:
             cell.readiness.check_serves()
         except RetryLater:
             if not cell.connection.is_connected or await find_outcome(cell.connection.bus, request_id) is None:
                 raise
-        return cell
+        return cell, self._confirm(cell, request_id, claim)
+
+    def _confirm(self, cell: CellContext, request_id: str, claim: Claim) -> Confirm:
+        return partial(self.idempotency.confirm, cell.connection, request_id, claim)
 
     def _refusal(self) -> RetryLater:
         """Why no cell accepts requests."""

@@ -147,7 +147,7 @@ def _scheduler(names: Subjects) -> Permissions:
             *_describe(*streams),
             *_read(requests, arrivals, names.stream("CONFIG"), f"KV_{names.leases_bucket}", f"KV_{names.drain_bucket}"),
             *_read_raw(outcomes, checkpoints),
-            *_scan(arrivals),
+            *_scan(arrivals, f"KV_{names.claims_bucket}"),
             *(f"{API}.CONSUMER.{action}.{requests}" for action in ("LIST", "NAMES")),  # LIST: the version before
             f"{API}.CONSUMER.DELETE.{requests}.*",
             *_consume(requests, "*"),  # the names of its consumers contain the epoch

@@ -10,14 +10,15 @@ from shared.messages.requests import ChatMessage
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Gateway -> gateways: the body of the first request with an Idempotency-Key, and its cell.
+    """Gateway -> gateways, scheduler: the body of the first request with an Idempotency-Key, and its cell.
 
-    KV bucket: claims of the model's first cell, key = the request id derived from the Idempotency-Key, or of a batch's
-    line. Kept as long as the outcome.
+    KV bucket: claims of the model's first cell; also of the request's own cell, once its bus has stored the request.
+    Key = the request id derived from the Idempotency-Key, or of a batch's line. Kept as long as the outcome.
     """
 
     fingerprint: str  # hash of path and body; empty: of the line of a batch
     cell: str = ""  # the cell that has the request; empty: the first one of the model
+    is_stored: bool = False  # whether the bus of that cell has stored the request; an earlier version does not set it
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Iterator
 import nats
 import pytest
 from nats.aio.client import Client
+from nats.js.api import DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from dilaserve.stack.bus_users import authorization, new_passwords, user_url
 from dilaserve.stack.probes import nats_answers
 from shared.bus.client import Bus
+from shared.bus.stream_reader import read_stream
 from shared.bus.users import BusUser, inbox_prefix
 from shared.messages.requests import Outcome
 from tests.support.nats import NatsServer
@@ -151,6 +153,15 @@ async def test_a_reply_of_the_server_deletes_nothing(session: Session, cell: Bus
         await session.nc.publish(subject, b"{}", reply=f"$JS.API.STREAM.{call}.{OUTCOMES}")
     await session.nc.request(subject, b"{}", timeout=LIMIT_S)  # after the others
     assert (await cell.js.get_last_msg(OUTCOMES, kept, direct=True)).data == b"{}"
+    assert not session.has_errors()
+
+
+@pytest.mark.parametrize("user", [BusUser.GATEWAY])
+async def test_a_scheduler_reads_the_claims_that_a_gateway_stores(session: Session, cell: Bus) -> None:
+    bucket = cell.subjects.claims_bucket
+    await (await session.nc.jetstream().key_value(bucket)).put("r1", b"claim")
+    stored = await read_stream(cell, f"KV_{bucket}", f"$KV.{bucket}.>", deliver_policy=DeliverPolicy.ALL)
+    assert [msg.data for msg in stored] == [b"claim"]
     assert not session.has_errors()
 
 

@@ -1,11 +1,14 @@
 """Requests whose messages are lost in damaged files of NATS get an error; all others are served."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from services.scheduler.io.outcome_store import LOST
 from shared.bus.client import Bus
+from shared.bus.codec import encode
+from shared.messages.gateway import Claim
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from tests.support.nats import NatsServer
 from tests.support.scheduled_cell import LOG, Cluster
@@ -21,26 +24,35 @@ async def outcome(bus: Bus, request_id: str) -> Outcome | None:
     return await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
 
 
+async def claim(bus: Bus, request_id: str, *, is_stored: bool = True) -> None:
+    bucket = await bus.bucket(bus.subjects.claims_bucket)
+    await bucket.put(request_id, encode(Claim(fingerprint="f", is_stored=is_stored)))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["flipped", "truncated"])
+@pytest.mark.parametrize(("damage", "has_leader"), [("flipped", True), ("truncated", True), ("truncated", False)])
 async def test_every_request_has_an_outcome_after_its_file_was_damaged(
-    damage: str, tmp_path: Path, tiny_model_dir: Path
+    damage: str, *, has_leader: bool, tmp_path: Path, tiny_model_dir: Path
 ) -> None:
+    """Without a leader the requests have no arrivals, but claims."""
     server = NatsServer(tmp_path)
     server.start()
     bus = await Bus.connect(server.url, CELL, name="test")
     await bus.set_up()
     cluster = Cluster(bus, tiny_model_dir, tmp_path, server.url)
     try:
-        with service("scheduler", cluster.settings, tmp_path / LOG) as scheduler:
+        with service("scheduler", cluster.settings, tmp_path / LOG) if has_leader else nullcontext() as scheduler:
             for name in NAMES:
                 await bus.store(bus.subjects.requests, Request(request_id=name, prompt="2+2=", output_tokens=32))
+                if not has_leader:
+                    await claim(bus, name)
 
             async def all_arrived() -> bool:
                 return (await bus.js.stream_info(bus.subjects.stream("ARRIVALS"))).state.messages == len(NAMES)
 
-            await until(all_arrived)
-            scheduler.kill()
+            if scheduler is not None:
+                await until(all_arrived)
+                scheduler.kill()
         await bus.close()
         server.stop()
         [block] = (tmp_path / "store").glob(f"**/{bus.subjects.stream('REQUESTS')}/msgs/*.blk")
@@ -79,13 +91,22 @@ async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
     await bus.set_up()
     lost = Arrival(request_id="lost", arrival_s=1.0, prompt_tokens=3, output_tokens=32, slo_s=1.0)
     await bus.store(bus.subjects.arrivals, lost)
+    await claim(bus, "refused", is_stored=False)
+    await claim(bus, "claimed")
+    await claim(bus, "ended")
+    await bus.store(bus.subjects.outcomes("ended"), Outcome(request_id="ended", status=OutcomeStatus.CANCELLED))
     with service("scheduler", cluster.settings, cluster.log, clock_ahead_s=clock_ahead_s):
 
-        async def has_failed() -> bool:
-            return await outcome(bus, "lost") is not None
+        async def have_failed() -> bool:
+            return None not in [await outcome(bus, name) for name in ("lost", "claimed")]
 
-        await until(has_failed)
-    found = await outcome(bus, "lost")
-    assert found is not None
-    assert found.error is not None
-    assert (found.status, found.error.message) == (OutcomeStatus.FAILED, LOST)
+        await until(have_failed)
+    for name in ("lost", "claimed"):
+        found = await outcome(bus, name)
+        assert found is not None
+        assert found.error is not None
+        assert (found.status, found.error.message) == (OutcomeStatus.FAILED, LOST)
+    assert await outcome(bus, "refused") is None  # it can be sent again
+    ended = await outcome(bus, "ended")
+    assert ended is not None
+    assert ended.status is OutcomeStatus.CANCELLED

@@ -17,6 +17,8 @@ from services.gateway.__main__ import serve
 from services.gateway.listeners import listen
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
+from shared.bus.codec import decode
+from shared.messages.gateway import Claim
 from shared.text import TextModel
 from tests.support.scheduler import AnsweringScheduler, answering
 
@@ -85,6 +87,11 @@ def text_of(reply: httpx.Response, *, stream: bool) -> str:
         return str(reply.json()["choices"][0]["message"]["content"])
     *sent, _ = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in sent)
+
+
+async def claim_of(bus: Bus, request_id: str) -> Claim:
+    bucket = await bus.bucket(bus.subjects.claims_bucket)
+    return decode((await bucket.get(request_id)).value or b"", Claim)
 
 
 @pytest.fixture

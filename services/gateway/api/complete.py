@@ -30,7 +30,7 @@ from services.gateway.api.text_stream import TextStream
 from services.gateway.api.tool_calls.use import tool_use
 from services.gateway.app_context import AppContext
 from services.gateway.cell_context import CellContext
-from services.gateway.inflight import InFlightRequest
+from services.gateway.inflight import Confirm, InFlightRequest
 from services.gateway.metrics import RequestRecorder
 from services.gateway.model_cells import ModelCells
 from shared.api_keys import ApiKey
@@ -191,11 +191,11 @@ async def _open(
     start_s: float,
     cell: CellContext,
     *,
-    durable: bool = False,
+    confirm: Confirm | None = None,
 ) -> InFlightRequest:
     """Admit the request, and publish it in the cell."""
     context.admission.admit(key, request, cell)
-    return await cell.open(request, key.key_id, start_s, durable=durable)
+    return await cell.open(request, key.key_id, start_s, confirm=confirm)
 
 
 async def _open_keyed(
@@ -211,8 +211,8 @@ async def _open_keyed(
     key = key_of(http)
     owner = key.key_id + (f"#{index}" if index else "")
     name = http.headers["Idempotency-Key"]
-    request_id, cell = await model.claimed(owner, name, http.url.path, body.model_dump_json())
-    return await _open(context, key, replace(request, request_id=request_id), start_s, cell, durable=True)
+    request_id, cell, confirm = await model.claimed(owner, name, http.url.path, body.model_dump_json())
+    return await _open(context, key, replace(request, request_id=request_id), start_s, cell, confirm=confirm)
 
 
 async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:

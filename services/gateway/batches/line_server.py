@@ -60,9 +60,9 @@ class LineServer:
         request = await build_request(body, text, request_id, self._batch.owner)
         priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
-        cell = await model.cell_of_line(request_id)
+        cell, confirm = await model.claimed_line(request_id)
         cell.readiness.check_storage()
-        inflight = await cell.open(request, BATCH_OWNER, start_s, durable=True, timeout_s=left_s)
+        inflight = await cell.open(request, BATCH_OWNER, start_s, confirm=confirm, timeout_s=left_s)
         try:
             outcome = await inflight.outcome()
         finally:

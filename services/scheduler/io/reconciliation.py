@@ -1,6 +1,7 @@
 """Ends accepted requests that the bus has lost, for example in a damaged file, with an error that gives the reason.
 
-An earlier scheduler has recorded their arrival; they have no outcome, and their message is not in the stream.
+They have no outcome, and their message is not in the stream. An earlier scheduler has recorded their arrival, or a
+gateway has confirmed their claim when the bus had stored them. A claim without this may be of a refused request.
 """
 
 import asyncio
@@ -9,30 +10,32 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
+from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
 from services.scheduler.io.outcome_store import LOST, store_outcome
-from shared.bus.client import Bus, try_decode
+from shared.bus.client import Bus, last_token, try_decode
 from shared.bus.clock import BusClock
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import request_consumer
+from shared.messages.gateway import Claim
 from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus
 from shared.retry import retry
 from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
-MAX_AGE = timedelta(minutes=15)  # of the arrivals that are checked
+MAX_AGE = timedelta(minutes=15)  # of the arrivals and claims that are checked
 CHECK_S = 1.0  # between two looks at the requests that are not delivered yet
 SETTLE_S = 5.0  # before the second look at a request without an outcome: it may be on its way
 MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time between: serving has priority
 
 
 async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[str], bool]) -> None:
-    """Check the arrivals of earlier schedulers, then wait until cancelled. `is_known(request_id)`: whether this
-    scheduler has received the request. Tries again while the bus is unavailable."""
-    arrivals = await retry(partial(_arrivals, bus, clock))
+    """Check the requests accepted before, then wait until cancelled. `is_known(request_id)`: whether this scheduler has
+    received the request. Tries again while the bus is unavailable."""
+    arrivals = await retry(partial(_accepted, bus, clock))
     await _wait_for_delivery(bus, epoch)
     missing = await _without_outcome(bus, arrivals, is_known)
     if missing:
@@ -44,13 +47,24 @@ async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[s
     await asyncio.Event().wait()
 
 
-async def _arrivals(bus: Bus, clock: BusClock) -> list[Arrival]:
+async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:
+    """One for each accepted request; of a claimed one without the numbers of tokens if no scheduler has received it."""
     start = datetime.fromtimestamp(clock.now_s(), UTC) - MAX_AGE
-    with bus_errors("read the arrivals"):
-        policy = DeliverPolicy.BY_START_TIME
-        stream, subject = bus.subjects.stream("ARRIVALS"), bus.subjects.arrivals
-        messages = await read_stream(bus, stream, subject, deliver_policy=policy, opt_start_time=start)
-    return [arrival for msg in messages if (arrival := try_decode(msg, Arrival))]
+    since = {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
+    claims, names = bus.subjects.claims_bucket, bus.subjects
+    with bus_errors("read the accepted requests"):
+        claimed = await read_stream(bus, f"KV_{claims}", f"$KV.{claims}.>", **since)
+        arrived = await read_stream(bus, names.stream("ARRIVALS"), names.arrivals, **since)
+    accepted = [*(_claimed(msg) for msg in claimed), *(try_decode(msg, Arrival) for msg in arrived)]
+    return list({arrival.request_id: arrival for arrival in accepted if arrival is not None}.values())
+
+
+def _claimed(msg: Msg) -> Arrival | None:
+    """None if the claim is not confirmed."""
+    claim, stored_s = try_decode(msg, Claim), msg.metadata.timestamp.timestamp()
+    if claim is None or not claim.is_stored:
+        return None
+    return Arrival(request_id=last_token(msg.subject), arrival_s=stored_s, prompt_tokens=0, output_tokens=0, slo_s=0.0)
 
 
 async def _wait_for_delivery(bus: Bus, epoch: int) -> None:

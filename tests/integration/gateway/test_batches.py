@@ -18,7 +18,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached, until
 
@@ -82,6 +82,7 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
         assert [row["response"]["status_code"] for row in bad] == [400, 404, 413]
         assert bad[0]["response"]["body"]["error"]["param"] == "temperature"
         assert {request.priority for request in scheduler.requests} == {-50}
+        assert all([(await claim_of(scheduler.bus, each.request_id)).is_stored for each in scheduler.requests])
         batches = [batch.id, (await submit(api, line(0))).id]
         assert sorted([known.id async for known in await api.batches.list(limit=1)]) == sorted(batches)
         with pytest.raises(openai.NotFoundError):

@@ -9,7 +9,7 @@ import httpx
 from services.gateway.settings import GatewaySettings
 from shared.messages.instances import InstanceState
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running, text_of
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -61,6 +61,27 @@ async def test_a_disconnected_client_can_retry_for_the_outcome(
     reply = await post(gateway, "lost")
     assert (reply.status_code, reply.headers["x-request-id"]) == (200, request_id)
     assert scheduler.cancelled.empty()
+
+
+async def test_a_claim_is_confirmed_once_the_bus_has_stored_the_request(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    bus, scheduler.hold = scheduler.bus, asyncio.Event()
+    requests = (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).config
+    await bus.js.update_stream(requests.evolve(max_msgs=1))
+    stored = asyncio.create_task(post(gateway, "stored"))
+    async with asyncio.timeout(LIMIT_S):
+        stored_id = await scheduler.served.get()
+        assert (await post(gateway, "refused")).status_code == 429
+        scheduler.hold.set()
+        assert (await stored).status_code == 200
+    bucket = await bus.bucket(bus.subjects.claims_bucket)
+    [refused_id] = set(await bucket.keys()) - {stored_id}
+    assert (await claim_of(bus, stored_id)).is_stored
+    assert not (await claim_of(bus, refused_id)).is_stored
+    assert (await post(gateway, "refused")).headers["x-request-id"] == refused_id
+    assert (await claim_of(bus, refused_id)).is_stored
+    assert (await post(gateway, "stored", seed=1)).status_code == 422  # the fingerprint is kept
 
 
 async def test_a_request_with_a_key_waits_for_an_instance(

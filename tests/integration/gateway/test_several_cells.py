@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler, answering
 from tests.support.waiting import until
@@ -205,6 +205,8 @@ async def test_a_key_repeats_its_request_in_the_cell_that_has_it(cells: TwoCells
     assert name_of(first) == name_of(second)
     assert [text_of(reply, stream=False) for reply in (second, other)] == [SECOND_ANSWER, FIRST_ANSWER]
     assert sum(request.request_id == name_of(first) for request in cells.second.requests) == 1
+    claims = [await claim_of(cell.bus, name_of(first)) for cell in (cells.first, cells.second)]
+    assert [claim.is_stored for claim in claims] == [False, True]  # the scheduler of a cell reads those of its own
 
 
 async def test_a_request_is_found_and_cancelled_in_its_cell(cells: TwoCells) -> None:
@@ -251,6 +253,8 @@ async def test_the_lines_of_a_batch_are_served_once_by_either_cell(cells: TwoCel
     assert counts is not None
     assert (counts.completed, counts.failed) == (8, 0)
     assert len(cells.first.requests) + len(cells.second.requests) == 8
+    for cell in (cells.first, cells.second):
+        assert all([(await claim_of(cell.bus, request.request_id)).is_stored for request in cell.requests])
 
 
 async def test_the_choices_of_one_body_are_served_by_any_cells(cells: TwoCells) -> None:
