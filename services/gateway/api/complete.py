@@ -66,10 +66,10 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
-    first = inflights[0].request
-    replies = _replies(model.text, sent, bodies, first.request_id, created_s)
+    request_id, requests = inflights[0].request.request_id, [each.request for each in inflights]
+    replies = _replies(model.text, sent, bodies, request_id, created_s)
     ignored = ignored_header(sent, context.tables.ignored(sent))
-    headers = {"X-Request-Id": first.request_id, **ignored, **adjusted_header(body, first)}
+    headers = {"X-Request-Id": request_id, **ignored, **adjusted_header(body, requests)}
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in inflights]
     if body.stream:
         pairs = enumerate(zip(inflights, recorders, strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 IGNORED_HEADER = "X-Dilaserve-Ignored"
+ADJUSTED_HEADER = "X-Dilaserve-Adjusted"  # names a limit that the model's room has lowered
 MAX_NAMED = 20  # ignored fields in the header
 MAX_NAME_LENGTH = 100  # characters of a field's path
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
 from services.gateway.api.infill import InfillOutput, infill_output
+from services.gateway.api.other_fields import ADJUSTED_HEADER
 from services.gateway.api.output_room import OutputRoom, output_room
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
 from services.gateway.api.text_forms import form_of
@@ -18,7 +19,6 @@ from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Reque
 from shared.text import LONG_TEXT, TextModel
 
 DEFAULT_OUTPUT_TOKENS = 128
-ADJUSTED_HEADER = "X-Dilaserve-Adjusted"
 
 T = TypeVar("T")
 
@@ -131,9 +131,13 @@ async def _infill(body: CompletionBody, text: TextModel, room: OutputRoom) -> In
     return await _encoded(partial(infill_output, body, text, room), len(body.given_suffix or body.template or ""))
 
 
-def adjusted_header(body: CompletionBody, request: Request) -> dict[str, str]:
-    """The header that names the limit if the model has less room; empty if it has enough."""
+def adjusted_header(body: CompletionBody, requests: Sequence[Request]) -> dict[str, str]:
+    """The header that names the limit if the model has less room for a request, with the least; empty if it has enough.
+
+    `requests`: those of the body's choices.
+    """
     name, limit = body.limit
-    if limit is None or request.max_tokens == limit or body.template is not None:  # which has its own length
+    if limit is None or body.template is not None:  # which has its own length
         return {}
-    return {ADJUSTED_HEADER: f"{name}={request.max_tokens}"}
+    cut = [each.max_tokens for each in requests if each.max_tokens is not None and each.max_tokens != limit]
+    return {ADJUSTED_HEADER: f"{name}={min(cut)}"} if cut else {}

@@ -37,6 +37,18 @@ async def test_a_limit_beyond_the_models_room_is_cut_and_named(
     assert "x-dilaserve-adjusted" not in fits.headers
 
 
+async def test_a_limit_that_only_a_later_prompt_has_no_room_for_is_named(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    body = {**PLAIN, "max_tokens": 128}
+    short = await gateway.http.post("/v1/completions", json=body)
+    assert "x-dilaserve-adjusted" not in short.headers
+    prompts = [PLAIN["prompt"], "x" * (MAX_LENGTH - 40), "x" * (MAX_LENGTH - 70)]
+    for stream in (False, True):
+        reply = await gateway.http.post("/v1/completions", json={**body, "prompt": prompts, "stream": stream})
+        assert (reply.status_code, reply.headers["x-dilaserve-adjusted"]) == (200, "max_tokens=32")
+
+
 async def test_fields_without_effect_on_the_answer_are_ignored_and_named(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
