@@ -62,14 +62,20 @@ class TextModel:
         return self.encode_turns([{"role": each.role, "content": each.content} for each in messages], field)
 
     def encode_turns(
-        self, turns: Sequence[Mapping[str, Any]], field: str, tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        turns: Sequence[Mapping[str, Any]],
+        field: str,
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        opens_reply: bool = True,
     ) -> Int32:
-        """As `encode_chat`, of turns and tools as chat templates read them."""
+        """As `encode_chat`, of turns and tools as chat templates read them. `opens_reply`: whether the beginning of the
+        model's reply follows."""
         if not any(turn["content"].strip() or turn.get("tool_calls") for turn in turns):
             raise BadInput(f"{field} must have some text", field=field)
         try:
             rendered = self._tokenizer.apply_chat_template(
-                list(turns), tools=list(tools) or None, add_generation_prompt=True, tokenize=False
+                list(turns), tools=list(tools) or None, add_generation_prompt=opens_reply, tokenize=False
             )
         except Exception as error:  # a template is a program of the model and can raise anything
             raise BadInput(f"the model's chat template refuses these messages: {error}", field) from None

@@ -12,34 +12,97 @@ ADJUSTED_HEADER = "X-Dilaserve-Adjusted"  # names a limit that the model's room 
 MAX_NAMED = 20  # ignored fields in the header
 MAX_NAME_LENGTH = 100  # characters of a field's path
 
-# By field, the values that have no effect; null has none either.
+# By field, the values that have no effect; null has none either. The fields are those of OpenAI, Anthropic, vLLM and
+# TGI, and the forms and limits of SGLang, llama.cpp and transformers.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "adapter_id": (),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
+    "best_of": (1,),  # of chats
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "compaction": (),
+    "context_management": ([], {}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
     "continue_final_message": (False,),
+    "custom_logit_processor": (),
+    "decoder_input_details": (False,),
+    "defer_loading": (False,),  # of tools
+    "do_sample": (False,),
+    "documents": ([],),
+    "ebnf": (),
     "echo": (False,),  # of chats
+    "enable_response_messages": (False,),
+    "grammar": (),
+    "guided_json_object": (False,),
+    "guided_whitespace_pattern": (),
+    "guideline": (),
     "include_stop_str_in_output": (False,),
+    "input_examples": ([],),  # of tools
+    "instructions": (),
+    "json_schema": (),
     "length_penalty": (1,),
     "logits_processors": ([],),
+    "logprob_token_ids": (),
+    "lora_path": (),
     "max_completion_tokens": (),  # of chats
+    "max_new_tokens": (),
+    "max_output_tokens": (),
+    "min_new_tokens": (0,),
     "min_tokens": (0,),
+    "n_predict": (),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "num_predict": (),
+    "prefix": (False,),  # of messages
+    "previous_input_messages": (),
+    "previous_response": (),
+    "prompt_embeds": (),
     "prompt_logprobs": (0, False),
+    "regex": (),
+    "repeat_penalty": (1,),
+    "repetition_detection": (),
     "repetition_penalty": (1,),
+    "return_full_text": (False,),
+    "return_prompt_text": (False,),
     "return_token_ids": (False,),
+    "return_token_strs": (False,),
+    "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
+    "stop_regex": (),
+    "stop_sequences": ([],),
+    "structural_tag": (),
     "suffix": ("",),
+    "system": (),
     "template": (),
+    "thread": (),
+    "tool_prompt": (),
+    "top_n_tokens": (0,),
+    "truncate": (),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
+    "watermark": (False,),
+    "watermarking": (False,),
     "web_search_options": (),
+}
+
+# Of prompts without a chat template, to which vLLM adds special tokens by default: the header names this field.
+NEUTRAL_OF_PROMPTS: Mapping[str, tuple[Any, ...]] = {
+    name: values for name, values in NEUTRAL.items() if name != "add_special_tokens"
 }
 
 # Those of a body in another form than a completion's, where a client may give a completion's fields by mistake.
 NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
+    "audio": (),
     "canvas": (False,),
     "frequency_penalty": (0,),
+    "function_call": (),
+    "functions": ([],),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
@@ -48,12 +111,15 @@ NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
     "logprobs": (False, 0),
     "max_tokens": (),
     "messages": (),
+    "modalities": (["text"],),
     "n": (1,),
     "presence_penalty": (0,),
+    "prompt": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),
     "stop": ([],),
     "structured_outputs": (),
+    "top_logprobs": (0,),
 }
 
 

@@ -95,7 +95,8 @@ def _chat_encoder(body: ChatBody | TokenizeBody, text: TextModel) -> tuple[Calla
     tools = [tool for _, tool in tool_use(body, text).tools] if isinstance(body, ChatBody) else body.tools or []
     turns, listed = conversation(body.messages or [], tools, find_call_syntax(text.tool_template))
     length = sum(len(str(turn)) for turn in (*turns, *listed))
-    return partial(text.encode_turns, turns, body.prompt_field, listed), length
+    opens_reply = not isinstance(body, TokenizeBody) or body.add_generation_prompt is not False
+    return partial(text.encode_turns, turns, body.prompt_field, listed, opens_reply=opens_reply), length
 
 
 async def prompt_alone(body: CompletionBody, text: TextModel, request_id: str) -> Outcome | None:

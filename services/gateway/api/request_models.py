@@ -12,6 +12,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, ValidationInfo, field
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient, Strict, unsupported, wrong_field
+from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.tool_calls.models import ToolCall, ToolChoice, Tools, wrong_choice
 from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
@@ -32,13 +33,16 @@ MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
 
 
-class TextPart(Lenient):
-    type: Literal["text"]
+class ContentPart(Lenient):
     text: str
 
 
-def join_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
-    """Join a list of text parts, whose type is one of `kinds`, to one text."""
+class TextPart(ContentPart):
+    type: Literal["text"]
+
+
+def check_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
+    """Check that a list has only text parts, whose type is one of `kinds`."""
     if not isinstance(content, list):
         return content
     for i, part in enumerate(content):
@@ -49,10 +53,15 @@ def join_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
                 f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if isinstance(kind, str) and kind not in kinds else ""
             )
             raise unsupported(f"part {i} must be of the form {form}{given}; only text is supported")
-    return "\n".join(part["text"] for part in content)
+    return content
 
 
-JoinedText = Annotated[str, BeforeValidator(join_parts, json_schema_input_type=str | list[TextPart])]
+def joined(content: str | Sequence[ContentPart] | None) -> str:
+    """The text of a content; empty if there is none."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
+
+
+TextOrParts = Annotated[str | list[TextPart], BeforeValidator(check_parts)]
 
 
 def _prompts(prompt: Any) -> Any:
@@ -81,7 +90,7 @@ class Message(Lenient):
     """A message of a conversation: a text, calls of tools, or the result of a call."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: JoinedText | None = None
+    content: TextOrParts | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     refusal: None = None
@@ -131,6 +140,8 @@ class StructuredOutputs(Lenient):
         "structural_tag": (),
         "whitespace_pattern": (),
         "json_object": (False,),
+        "disable_any_whitespace": (False,),
+        "disable_additional_properties": (False,),
     }
 
     json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None  # a schema
@@ -314,6 +325,8 @@ class ChatBody(CompletionBody):
 class TextBody(CompletionBody):
     """POST /v1/completions."""
 
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
+
     prompt: Annotated[
         str | list[int] | list[str] | list[list[int]],
         BeforeValidator(_prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
@@ -376,12 +389,14 @@ class FimBody(TextBody):
 class TokenizeBody(Lenient):
     """POST /tokenize: a prompt or messages."""
 
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
     prompt_field: ClassVar[str] = "messages"
 
     model: str
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     tools: Tools | None = None
+    add_generation_prompt: bool | None = None  # of messages; false: without the beginning of the model's reply
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:

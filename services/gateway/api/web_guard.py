@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
+from services.gateway.api.other_fields import ADJUSTED_HEADER, IGNORED_HEADER
 from services.gateway.settings import GatewaySettings
 
 ANY = "*"
@@ -35,7 +36,7 @@ class WebGuard:
                 allow_origins=sorted(self._origins),
                 allow_methods=["*"],
                 allow_headers=["*"],
-                expose_headers=["X-Request-Id", "Retry-After"],
+                expose_headers=["X-Request-Id", "Retry-After", IGNORED_HEADER, ADJUSTED_HEADER],
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

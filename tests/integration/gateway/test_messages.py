@@ -223,6 +223,12 @@ async def test_counted_tokens_are_those_of_the_prompt(
     assert (await post(gateway, "/count_tokens", model="other")).status_code == 404
 
 
+async def test_a_turn_without_blocks_is_an_empty_text(gateway: RunningGateway) -> None:
+    empty = await post(gateway, "/count_tokens", messages=[{"role": "user", "content": []}, *TURNS], max_tokens=None)
+    text = await post(gateway, "/count_tokens", messages=[{"role": "user", "content": ""}, *TURNS], max_tokens=None)
+    assert (empty.status_code, empty.json()) == (200, text.json())
+
+
 async def test_a_message_has_the_slo_metrics_and_outcome_of_a_completion(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:

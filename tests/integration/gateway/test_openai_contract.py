@@ -86,13 +86,43 @@ async def test_a_text_survives_tokenizing_and_detokenizing(gateway: RunningGatew
     assert reply.json()["usage"]["prompt_tokens"] == chat["count"]
 
 
+async def test_the_tokenizer_leaves_out_the_beginning_of_a_reply(gateway: RunningGateway) -> None:
+    closed, opened, usual = [
+        (await gateway.http.post("/tokenize", json=CHAT | fields)).json()["tokens"]
+        for fields in ({"add_generation_prompt": False}, {"add_generation_prompt": True}, {})
+    ]
+    assert opened == usual
+    assert len(closed) < len(opened)
+    assert opened[: len(closed)] == closed
+
+
+async def test_the_tokenizer_names_ignored_fields(gateway: RunningGateway) -> None:
+    named = {"model": "tiny-llada", "session_id": "x"}
+    for path, body in (
+        ("/tokenize", {"prompt": "x"}),
+        ("/detokenize", {"tokens": [65]}),
+        ("/v1/messages/count_tokens", {"messages": CHAT["messages"]}),
+    ):
+        reply = await gateway.http.post(path, json=named | body)
+        assert (reply.status_code, reply.headers["x-dilaserve-ignored"]) == (200, "session_id"), path
+        assert "x-dilaserve-ignored" not in (await gateway.http.post(path, json=body | {"model": "tiny-llada"})).headers
+
+
+async def test_a_long_list_of_tokens_becomes_a_text(gateway: RunningGateway) -> None:
+    reply = await gateway.http.post("/detokenize", json={"model": "tiny-llada", "tokens": [65] * 100_000})
+    assert len(reply.json()["prompt"]) == 100_000
+
+
 async def test_invalid_bodies_of_the_tokenizer_are_refused_by_name(gateway: RunningGateway) -> None:
     for path, body, param in (
         ("/tokenize", {"model": "tiny-llada"}, "prompt"),
         ("/tokenize", {**CHAT, "prompt": "x"}, "prompt"),
         ("/tokenize", {"model": "tiny-llada", "prompt": ""}, "prompt"),
         ("/tokenize", {"model": "other", "prompt": "x"}, "model"),
+        ("/tokenize", {**CHAT, "return_token_strs": True}, "return_token_strs"),
+        ("/tokenize", {**CHAT, "continue_final_message": True}, "continue_final_message"),
         ("/detokenize", {"model": "tiny-llada", "tokens": [10**9]}, "tokens"),
+        ("/detokenize", {"model": "tiny-llada", "tokens": [10**9] * 10_000}, "tokens"),
         ("/detokenize", {"model": "tiny-llada", "tokens": ["x"]}, "tokens[0]"),
     ):
         refused = await gateway.http.post(path, json=body)

@@ -62,6 +62,8 @@ async def test_requests_of_pages_of_other_sites_are_refused(lonely_gateway: Runn
 async def test_an_allowed_site_may_read_replies_and_send_json(public_gateway: RunningGateway) -> None:
     reply = await public_gateway.http.get("/health", headers={"Origin": SITE})
     assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, SITE)
+    readable = reply.headers["access-control-expose-headers"].split(", ")
+    assert {"X-Request-Id", "Retry-After", "X-Dilaserve-Ignored", "X-Dilaserve-Adjusted"} == set(readable)
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
     preflight = await public_gateway.http.options("/v1/completions", headers={"Origin": SITE} | asked)
     assert preflight.status_code == 200

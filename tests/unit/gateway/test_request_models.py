@@ -3,12 +3,88 @@
 from typing import Any
 
 import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
 from pydantic import BaseModel, ValidationError
 
-from services.gateway.api.request_models import ChatBody, TextBody
+from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
+from services.gateway.api.openai_responses.body import ResponseBody
+from services.gateway.api.other_fields import ignored_header
+from services.gateway.api.request_models import ChatBody, TextBody, TokenizeBody
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "How many pears?"}]}
 TEXT: dict[str, Any] = {"model": "m", "prompt": "How many pears?"}
+RESPONSE: dict[str, Any] = {"model": "m", "input": "How many pears?"}
+MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 8}
+
+# Fields of other servers with values that would change the answer.
+EFFECTIVE: dict[str, Any] = {
+    "add_generation_prompt": False,
+    "allowed_token_ids": [5],
+    "bad_words": ["pear"],
+    "best_of": 3,
+    "chat_template": "{{ messages }}",
+    "chat_template_kwargs": {"enable_thinking": False},
+    "continue_final_message": True,
+    "documents": [{"title": "Pears", "text": "There are 29."}],
+    "grammar": 'root ::= "29"',
+    "guideline": "Be kind.",
+    "length_penalty": 0.8,
+    "logits_processors": ["x"],
+    "logprob_token_ids": [5],
+    "max_new_tokens": 4,
+    "max_output_tokens": 4,
+    "min_tokens": 4,
+    "no_repeat_ngram_size": 3,
+    "num_beams": 4,
+    "prompt_logprobs": 1,
+    "regex": "[0-9]+",
+    "repetition_detection": {"max_pattern_size": 4},
+    "repetition_penalty": 1.2,
+    "return_full_text": True,
+    "return_token_ids": True,
+    "tool_prompt": "Call one.",
+    "typical_p": 0.9,
+    "use_beam_search": True,
+    "verbosity": "low",
+    "vllm_xargs": {"a": 1},
+    "watermark": True,
+}
+# The values that clients of vLLM and TGI send where they change nothing.
+DEFAULTS: dict[str, Any] = {
+    "add_generation_prompt": True,
+    "add_special_tokens": False,
+    "allowed_token_ids": None,
+    "bad_words": [],
+    "best_of": 1,
+    "chat_template_kwargs": {},
+    "continue_final_message": False,
+    "do_sample": False,
+    "documents": [],
+    "echo": False,
+    "include_stop_str_in_output": False,
+    "length_penalty": 1.0,
+    "logits_processors": None,
+    "min_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "prompt_logprobs": None,
+    "repetition_penalty": 1.0,
+    "return_tokens_as_token_ids": None,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "top_n_tokens": None,
+    "typical_p": 1.0,
+    "use_beam_search": False,
+    "verbosity": "medium",
+    "watermark": False,
+}
+# Fields of OpenAI that do not change a text, so the header names them.
+IGNORED = {
+    *("access_programs", "metadata", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options"),
+    *("image", "max_tool_calls", "prompt_cache_retention", "safety_identifier", "store"),
+}
 
 
 @pytest.mark.parametrize(("kind", "minimal"), [(ChatBody, CHAT), (TextBody, TEXT)])
@@ -29,3 +105,71 @@ def test_an_error_shows_the_valid_form() -> None:
     with pytest.raises(ValidationError) as refusal:
         ChatBody.model_validate(CHAT | {"messages": [{"role": "user", "content": [{"type": "{image}"}]}]})
     assert " {'type': 'text', 'text': '...'}, not of the type '{image}'; " in refusal.value.errors()[0]["msg"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "minimal", "name"),
+    [
+        (kind, minimal, name)
+        for kind, minimal in ((ChatBody, CHAT), (TextBody, TEXT), (ResponseBody, RESPONSE), (MessageBody, MESSAGE))
+        for name in sorted(EFFECTIVE.keys() - kind.model_fields.keys())
+    ],
+)
+def test_a_field_that_would_change_the_answer_is_refused_by_name(
+    kind: type[BaseModel], minimal: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        kind.model_validate(minimal | {name: EFFECTIVE[name]})
+    [error] = refusal.value.errors()
+    assert error["ctx"]["name"] == name
+    assert f"{name} is not supported" in error["msg"]
+
+
+def test_defaults_of_other_servers_are_accepted_and_not_named() -> None:
+    assert ignored_header(ChatBody.model_validate(CHAT | DEFAULTS)) == {}
+    of_prompts = {name: value for name, value in DEFAULTS.items() if name != "add_special_tokens"}
+    assert ignored_header(TextBody.model_validate(TEXT | of_prompts)) == {}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_special_tokens_around_a_plain_prompt_are_named_as_ignored(value: bool) -> None:
+    body = TextBody.model_validate(TEXT | {"add_special_tokens": value})
+    assert list(ignored_header(body).values()) == ["add_special_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        (ChatBody, chat_create_params.CompletionCreateParamsBase),
+        (TextBody, completion_create_params.CompletionCreateParamsBase),
+        (ResponseBody, response_create_params.ResponseCreateParamsBase),
+    ],
+)
+def test_every_field_of_openai_is_known(kind: type[ChatBody], params: type[Any]) -> None:
+    known = {*kind.model_fields, *kind.neutral, *IGNORED}
+    assert sorted(set(params.__annotations__) - known) == []
+
+
+PART = {"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}
+INPUT_PART = PART | {"type": "input_text"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "minimal", "named"),
+    [
+        (ChatBody, {**CHAT, "messages": [{"role": "user", "content": [PART]}]}, "messages[0].content[0]"),
+        (TokenizeBody, {**CHAT, "messages": [{"role": "user", "content": [PART]}]}, "messages[0].content[0]"),
+        (ResponseBody, {**RESPONSE, "input": [{"role": "user", "content": [INPUT_PART]}]}, "input[0].content[0]"),
+        (MessageBody, {**MESSAGE, "messages": [{"role": "user", "content": [PART]}]}, "messages[0].content[0]"),
+        (MessageBody, {**MESSAGE, "system": [PART]}, "system[0]"),
+        (CountTokensBody, {**CHAT, "system": [PART]}, "system[0]"),
+    ],
+)
+def test_an_ignored_field_of_a_part_is_named(kind: type[BaseModel], minimal: dict[str, Any], named: str) -> None:
+    assert list(ignored_header(kind.model_validate(minimal)).values()) == [f"{named}.cache_control"]
+
+
+def test_a_part_of_an_earlier_reply_has_no_ignored_field() -> None:
+    part = {"type": "output_text", "text": "29", "annotations": [], "logprobs": []}
+    body = {**RESPONSE, "input": [{"role": "assistant", "content": [part]}, {"role": "user", "content": "Sure?"}]}
+    assert ignored_header(ResponseBody.model_validate(body)) == {}

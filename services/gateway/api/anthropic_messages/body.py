@@ -14,7 +14,7 @@ from services.gateway.api.anthropic_messages.tools import (
 )
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import ChatBody, JoinedText, ServedBody, StopString, TokenizeBody
+from services.gateway.api.request_models import ChatBody, ServedBody, StopString, TextOrParts, TokenizeBody, joined
 from services.gateway.api.tool_calls.models import MAX_TOOLS
 
 
@@ -57,7 +57,7 @@ class ConversationBody(Lenient):
 
     model: str
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
-    system: JoinedText | None = None
+    system: TextOrParts | None = None
 
     mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
     output_format: None = None
@@ -75,7 +75,7 @@ class ConversationBody(Lenient):
 
     def conversation(self) -> dict[str, Any]:
         """The fields of a chat's prompt, the system prompt first."""
-        system = [{"role": "system", "content": self.system}] if self.system else []
+        system = [{"role": "system", "content": text}] if (text := joined(self.system)) else []
         messages = [message for turn in self.messages for message in turn.chat_messages()]
         return {"messages": [*system, *messages], "tools": [tool.of_chat() for tool in self.tools or ()]}
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
-from services.gateway.api.request_models import JoinedText, TextPart, join_parts
+from services.gateway.api.request_models import TextOrParts, TextPart, check_parts, joined
 from services.gateway.api.tool_calls.models import ToolName, chat_tool
 
 
@@ -60,11 +60,11 @@ class ResultBlock(Lenient):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: JoinedText | None = None
+    content: TextOrParts | None = None
 
     def of_chat(self) -> dict[str, Any]:
         """As a chat completion has it."""
-        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": self.content or ""}
+        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": joined(self.content)}
 
 
 Block = TextPart | CallBlock | ResultBlock
@@ -76,9 +76,9 @@ _KINDS: Mapping[str, tuple[type[Block], str]] = {
 
 
 def read_blocks(content: Any) -> Any:
-    """Read the content of a message. Returns: a text if there are only texts, otherwise the blocks."""
+    """Check the content of a message. Returns: blocks if there are calls or results, otherwise the content."""
     if not isinstance(content, list) or {_kind(part) for part in content}.isdisjoint({"tool_use", "tool_result"}):
-        return join_parts(content)
+        return check_parts(content)
     return [_block(i, part) for i, part in enumerate(content)]
 
 
@@ -87,7 +87,7 @@ def chat_messages(role: str, content: Sequence[Block]) -> list[dict[str, Any]]:
     messages = [block.of_chat() for block in content if isinstance(block, ResultBlock)]
     calls = [block.of_chat() for block in content if isinstance(block, CallBlock)]
     texts = [block.text for block in content if isinstance(block, TextPart)]
-    if texts or calls:
+    if texts or calls or not messages:
         messages.append({"role": role, "content": "\n".join(texts), "tool_calls": calls or None})
     return messages
 

@@ -9,7 +9,15 @@ from pydantic_core import PydanticCustomError
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseTool, ResponseToolChoice
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import ChatBody, MetadataKey, MetadataValue, ServedBody, join_parts
+from services.gateway.api.request_models import (
+    ChatBody,
+    ContentPart,
+    MetadataKey,
+    MetadataValue,
+    ServedBody,
+    check_parts,
+    joined,
+)
 from services.gateway.api.tool_calls.models import MAX_TOOLS
 from shared.messages.requests import MAX_TOP_LOGPROBS
 
@@ -18,14 +26,13 @@ MAX_ID_LENGTH = 100  # characters
 PART_KINDS = ("input_text", "output_text", "text")
 
 
-class InputPart(Lenient):
+class InputPart(ContentPart):
     type: Literal["input_text", "output_text", "text"]
-    text: str
+    annotations: list[Any] | None = None  # this and the next of an earlier reply: accepted, not used
+    logprobs: list[Any] | None = None
 
 
-TextOrParts = Annotated[
-    str, BeforeValidator(lambda content: join_parts(content, PART_KINDS), json_schema_input_type=str | list[InputPart])
-]
+TextOrInputParts = Annotated[str | list[InputPart], BeforeValidator(lambda content: check_parts(content, PART_KINDS))]
 REQUIRED = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
@@ -40,11 +47,11 @@ class InputItem(Lenient):
     id: str | None = None
     status: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None  # of a message
-    content: TextOrParts | None = None
+    content: TextOrInputParts | None = None
     call_id: str | None = None  # of a call, and of its result
     name: str | None = None
     arguments: str | None = None
-    output: TextOrParts | None = None
+    output: TextOrInputParts | None = None
 
     @property
     def kind(self) -> str:
@@ -189,9 +196,9 @@ def chat_messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
                 calls = messages[-1].setdefault("tool_calls", [])
                 calls.append({"id": item.call_id, "type": "function", "function": function})
             case "function_call_output":
-                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": joined(item.output)})
             case _:
-                messages.append({"role": item.role, "content": item.content})
+                messages.append({"role": item.role, "content": joined(item.content)})
     return messages
 
 

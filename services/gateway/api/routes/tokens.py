@@ -1,10 +1,11 @@
 """POST /tokenize and /detokenize, in the form of vLLM's."""
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openapi import json_body
 from services.gateway.api.request_body import read_body
+from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.request_builder import encode_prompt
 from services.gateway.api.request_models import DetokenizeBody, TokenizeBody
 from services.gateway.api.response_models import DetokenizedText, TokenList
@@ -15,20 +16,22 @@ def token_routes(context: AppContext) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize", openapi_extra=json_body(TokenizeBody))
-    async def tokenize(http: Request) -> TokenList:
+    async def tokenize(http: Request, response: Response) -> TokenList:
         """The tokens of a prompt, or of messages in the model's chat template."""
         body = await read_body(http, TokenizeBody)
         text = context.cells_of(body.model).text
         ids = await encode_prompt(body, text)
+        response.headers.update(ignored_header(body))
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 
     @router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))
-    async def detokenize(http: Request) -> DetokenizedText:
+    async def detokenize(http: Request, response: Response) -> DetokenizedText:
         """The text of tokens, without special tokens."""
         body = await read_body(http, DetokenizeBody)
         text = context.cells_of(body.model).text
         text.check_ids(body.tokens, "tokens")
         return DetokenizedText(prompt=text.decode(body.tokens))
+        response.headers.update(ignored_header(body))
 
     @router.post("/v1/embeddings", include_in_schema=False)
     async def embeddings() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from services.gateway.api.request_models import ChatBody, CompletionBody, Message
+from services.gateway.api.request_models import ChatBody, CompletionBody, Message, joined
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn, call_pattern, find_call_syntax
 from services.gateway.api.tool_calls.call_text import ReadText
 from services.gateway.api.tool_calls.models import NamedTool, Tool, ToolCall
@@ -88,7 +88,7 @@ def conversation(
 
 
 def _turn(message: Message) -> Turn:
-    turn: dict[str, Any] = {"role": ROLES.get(message.role, message.role), "content": message.content or ""}
+    turn: dict[str, Any] = {"role": ROLES.get(message.role, message.role), "content": joined(message.content)}
     if message.tool_calls:
         turn["tool_calls"] = [
             {
