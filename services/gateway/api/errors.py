@@ -1,7 +1,8 @@
 """Errors in OpenAI's format, {"error": {"message", "type", "param", "code"}}, or in that of a path's API."""
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Mount
 
 from shared.errors import BadInput, QueueFull, RetryLater, StorageFull, TooLong
 from shared.messages.requests import Outcome, OutcomeStatus
@@ -59,12 +61,8 @@ def as_api_error(error: Exception) -> ApiError:
         case RetryLater():
             return _retry_later(error)
         case ValidationError() | RequestValidationError():
-            first = error.errors()[0]
-            in_url = isinstance(error, RequestValidationError)  # its location then begins with "path" or "query"
-            return _invalid(first, first["loc"][in_url:])
-        case HTTPException():
-            code = _CODE_OF_STATUS.get(error.status_code)
-            return ApiError(error.status_code, error.detail, code=code, headers=error.headers)  # such as Allow
+            in_url = isinstance(error, RequestValidationError)  # a location then begins with "path" or "query"
+            return _invalid([_wrong(each, each["loc"][in_url:]) for each in error.errors()])
         case _:
             return ApiError(500, "internal error; see the gateway's log", code="internal_error")
 
@@ -103,7 +101,7 @@ def install_error_handlers(app: FastAPI, forms: Mapping[str, Callable[[ApiError]
     """Have every error of `app` answered in OpenAI's format, or by the form for the beginning of its path."""
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
-        reply = as_api_error(error)
+        reply = _no_route(request, error) if isinstance(error, HTTPException) else as_api_error(error)
         form = next((form for path, form in forms.items() if request.url.path.startswith(path)), ApiError.body)
         return JSONResponse(form(reply), reply.status, reply.headers)
 
@@ -111,13 +109,33 @@ def install_error_handlers(app: FastAPI, forms: Mapping[str, Callable[[ApiError]
         app.add_exception_handler(kind, handle)
 
 
-_TYPE_OF_STATUS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODE_OF_STATUS: Mapping[int, str] = {404: "not_found", 405: "method_not_allowed"}
+def _no_route(request: Request, error: HTTPException) -> ApiError:
+    """The reply to a path or a method that no route has."""
+    path = request.url.path[:MAX_NAME_LENGTH]
+    if error.status_code != 405:
+        message = f"the path {path!r} does not exist; GET /openapi.json lists the paths"
+        return ApiError(404, message, code="not_found")
+    allowed = _allowed_methods(request) or (error.headers or {}).get("Allow", "")
+    message = f"the path {path!r} does not support the method {request.method[:MAX_NAME_LENGTH]}; accepted: {allowed}"
+    return ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed})
 
-# Code and message by pydantic's error type; {param} is the field, {reason} is pydantic's own message. Other types have
-# the code invalid_value and the text of _WRONG, or pydantic's own.
+
+def _allowed_methods(request: Request) -> str:
+    """The methods of all routes of the path, comma-separated; empty if it is a file of the console."""
+    routes = [route for route in request.app.routes if not isinstance(route, Mount)]
+    scopes = {method: {**request.scope, "method": method} for method in _METHODS}
+    return ", ".join(
+        method for method, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)
+    )
+
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_TYPE_OF_STATUS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+# Code and message by pydantic's error type; {param} is the field, {reason} that of `_wrong`. Other types have the
+# code invalid_value.
 _INVALID: Mapping[str, tuple[str, str]] = {
-    "json_invalid": ("invalid_json", "the body is not valid JSON: {reason}"),
+    "json_invalid": ("invalid_json", "the body must be a JSON object; it is not valid JSON {reason}"),
     "model_type": ("invalid_type", "{param} must be a JSON object"),
     "missing": ("missing_required_parameter", "{param} is required"),
     "extra_forbidden": ("unknown_parameter", "{param} is not a known field"),
@@ -128,6 +146,7 @@ _INVALID: Mapping[str, tuple[str, str]] = {
     "wrong_field": ("invalid_value", "{param} {reason}"),
 }
 _WRONG: Mapping[str, str] = {
+    "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
     "dict_type": "must be an object",
     "finite_number": "must be finite",
@@ -150,15 +169,64 @@ _WRONG: Mapping[str, str] = {
 }
 
 
-def _invalid(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) -> ApiError:
-    context = error.get("ctx", {})
-    param = _path((*loc, context["name"]) if error["type"] in {"unsupported_field", "wrong_field"} else loc)
-    reason = str(error["msg"]).removeprefix("Invalid JSON: ").removeprefix("Value error, ")
-    reason = reason.replace("Input should be", "must be")
-    if error["type"] in _WRONG:
-        reason = _WRONG[error["type"]].format(**context)
-    code, template = _INVALID.get(error["type"], ("invalid_value", "{param} {reason}"))
+# The name of a member of a union: pydantic has it in the location of an error. No field has such a name.
+_MEMBER = re.compile(r"[a-z-]+\[.*\]|bool|float|int|str|[A-Z]\w*", re.DOTALL)
+_OWN = ("unsupported", "unsupported_field", "wrong_field")  # types of the gateway's own errors
+_WITH_FREE_KEYS = "metadata"  # an object with keys of the client's choice
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """A wrong value: its place, pydantic's type of error, and the reason. `name`: of the wrong field at this place."""
+
+    loc: tuple[int | str, ...]
+    kind: str
+    reason: str
+    name: str | None = None
+
+    @property
+    def member_at(self) -> int:
+        """The index in `loc` of the first member of a union; -1: there is none."""
+        free = self.loc[:1] == (_WITH_FREE_KEYS,)
+        return -1 if free else next((i for i, part in enumerate(self.loc) if _is_member(part)), -1)
+
+    @property
+    def param(self) -> str:
+        at = self.member_at
+        loc = self.loc if at < 0 else tuple(part for part in self.loc if not _is_member(part))
+        return _path(loc if self.name is None else (*loc, self.name))
+
+
+def _wrong(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) -> _Wrong:
+    context, kind = error.get("ctx", {}), error["type"]
+    if kind in _WRONG:
+        reason = _WRONG[kind].format(**context)
+    elif kind == "json_invalid":
+        reason = str(context["error"])
+        reason = reason[reason.rfind("at line") :].replace(" column", ", column")
+    else:
+        reason = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+        reason = reason.replace("must be False", "must be false")
+    return _Wrong(loc, kind, reason, context["name"] if kind in {"unsupported_field", "wrong_field"} else None)
+
+
+def _invalid(found: Sequence[_Wrong]) -> ApiError:
+    """The reply to the first wrong field. If it is a union, each of its members has errors: those count that the
+    gateway found itself, or else those of the member that fits best."""
+    first, at = found[0], found[0].member_at
+    same = [each for each in found if at >= 0 and each.member_at == at and each.loc[:at] == first.loc[:at]] or [first]
+    best = [each for each in same if each.kind in _OWN][:1] or [
+        each for each in same if len(each.loc) == max(len(other.loc) for other in same)
+    ]
+    reasons = dict.fromkeys(each.reason for each in best)
+    reason = " or ".join(text.removeprefix("must be ") if i else text for i, text in enumerate(reasons))
+    code, template = _INVALID.get(best[0].kind, ("invalid_value", "{param} {reason}"))
+    param = best[0].param
     return ApiError(400, template.format(param=param or "the body", reason=reason), param=param or None, code=code)
+
+
+def _is_member(part: int | str) -> bool:
+    return isinstance(part, str) and _MEMBER.fullmatch(part) is not None
 
 
 def _path(loc: tuple[int | str, ...]) -> str:

@@ -229,12 +229,53 @@ async def test_a_body_that_is_not_declared_as_json_is_refused(lonely_gateway: Ru
     assert "Content-Type: multipart/form-data" in error["message"]
 
 
+async def test_a_body_that_is_not_json_is_refused_with_the_place(lonely_gateway: RunningGateway) -> None:
+    for body, place in ((b"{", "line 1, column 1"), (b'{"model":\n3,}', "line 2, column 3"), (b"", "line 1, column 0")):
+        error = await refused(lonely_gateway, "/v1/chat/completions", content=body)
+        assert error["message"] == f"the body must be a JSON object; it is not valid JSON at {place}"
+        assert error["code"] == "invalid_json"
+
+
+async def test_the_error_of_a_field_of_several_types_names_the_field_and_the_types(
+    lonely_gateway: RunningGateway,
+) -> None:
+    named = {"type": "function", "function": {"name": "f", "template": "x"}}
+    part = {"type": "text", "text": "hi", "template": "x"}
+    for path, body, param, message in (
+        ("chat/completions", CHAT | {"guided_json": 5}, "guided_json", "guided_json must be a string or an object"),
+        ("chat/completions", CHAT | {"structured_outputs": {"json": 5}}, "structured_outputs.json",
+         "structured_outputs.json must be a string or an object"),
+        ("chat/completions", CHAT | content(part), "messages[0].content[0].template", "template is not supported"),
+        ("chat/completions", CHAT | {"tool_choice": named}, "tool_choice.function.template",
+         "template is not supported"),
+        ("chat/completions", CHAT | {"stream": True, "stream_options": {"include_obfuscation": True}},
+         "stream_options.include_obfuscation", "stream_options.include_obfuscation must be false"),
+        ("responses", {"model": "tiny-llada", "input": [{"role": "user", "content": 5}]}, "input[0].content",
+         "input[0].content must be a string or a list"),
+        ("responses", {"model": "tiny-llada", "input": "hi", "metadata": {"str": 5}}, "metadata.str",
+         "metadata.str must be a string"),
+    ):  # fmt: skip
+        error = await refused(lonely_gateway, f"/v1/{path}", json=body)
+        assert (error["param"], error["message"]) == (param, message)
+
+
 async def test_unknown_paths_and_methods_get_the_same_format(lonely_gateway: RunningGateway) -> None:
     await refused(lonely_gateway, "/v1/embeddings", status=404, json={})
+    unknown = await refused(lonely_gateway, "/v1/nope", status=404, json={})
+    assert unknown["message"] == "the path '/v1/nope' does not exist; GET /openapi.json lists the paths"
     await refused(lonely_gateway, "/v1/models", status=405, json={})
-    reply = await lonely_gateway.http.get("/v1/chat/completions")
-    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
-    assert reply.json()["error"]["code"] == "method_not_allowed"
+    for method, path, allowed in (
+        ("GET", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/files", "GET, POST"),
+        ("PUT", "/v1/files/file-1", "GET, DELETE"),
+        ("PATCH", "/v1/models/a/b", "GET"),
+        ("POST", "/", "GET, HEAD"),
+        ("POST", "/console/index.html", "GET, HEAD"),
+    ):
+        reply = await lonely_gateway.http.request(method, path)
+        error = reply.json()["error"]
+        assert (reply.status_code, reply.headers["allow"], error["code"]) == (405, allowed, "method_not_allowed")
+        assert error["message"] == f"the path {path!r} does not support the method {method}; accepted: {allowed}"
 
 
 async def test_the_openai_client_raises_its_own_error_with_the_field(lonely_gateway: RunningGateway) -> None:

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from services.gateway.api.errors import _CODE_OF_STATUS, _INVALID
+from services.gateway.api.errors import _INVALID
 from tests.support.gateway import RunningGateway
 
 CHECKS = [
@@ -61,7 +61,7 @@ async def test_the_page_describes_every_path_and_field(lonely_gateway: RunningGa
 def test_the_page_describes_every_error_code() -> None:
     sources = [path.read_text() for path in sorted((ROOT / "services/gateway").glob("**/*.py"))]
     codes = {code for source in sources for code in re.findall(r'code="(\w+)"', source)} - {"left"}  # never received
-    codes |= {code for code, _ in _INVALID.values()} | set(_CODE_OF_STATUS.values())
+    codes |= {code for code, _ in _INVALID.values()}
     assert len(codes) > 20
     assert [code for code in sorted(codes) if f"`{code}`" not in PAGE.read_text()] == []
 
