@@ -1,4 +1,5 @@
-"""Clients made for OpenAI's servers, unchanged: curl, and guidellm, a load generator from the Python registry.
+"""Clients made for OpenAI's servers, unchanged: curl, and guidellm, a load generator from the Python registry; and
+the bodies of `vllm bench serve` and of Open WebUI, which need torch, as their sources build them.
 
 guidellm brings a torch of its own, so it lives in an environment of its own: `python -m venv DIR && DIR/bin/pip install
 guidellm`, and GUIDELLM=DIR/bin/guidellm for this test. The openai client is in test_completions.py, and `make clients`
@@ -10,6 +11,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,14 @@ from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 GUIDELLM = os.environ.get("GUIDELLM") or shutil.which("guidellm")
+# A question, and the prompt of one of Open WebUI's tasks, which ends with the conversation.
+QUESTION = {"role": "user", "content": "How many pears?"}
+TASK = {"role": "user", "content": "### Task:\nReply in JSON.\n### Chat History:\nUSER: How many pears?\nASSISTANT: 29"}
+CLOCK = {
+    "name": "get_current_timestamp",
+    "description": "The current time.",
+    "parameters": {"properties": {}, "type": "object"},
+}
 BODY = '{"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]%s}'
 
 
@@ -52,6 +62,58 @@ async def test_the_request_of_vllm_bench_gets_a_stream_with_usage(gateway: Runni
     assert done == "[DONE]"
     assert "".join(json.loads(chunk)["choices"][0]["text"] for chunk in chunks[:-1])
     assert json.loads(chunks[-1])["usage"]["completion_tokens"] > 0
+
+
+# The bodies of Open WebUI 0.12.4 for an OpenAI-compatible connection: `generate_chat_completion` of
+# open_webui/routers/openai.py sends what main.py and utils/middleware.py leave of the page's body, and the tasks of
+# routers/tasks.py. With the capability `usage` of a model a stream has `stream_options`; with built-in tools a chat
+# has `tools`; the parameters of a chat's or a model's settings are fields of the body.
+SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": 7, "max_tokens": 64}
+PENALTIES = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
+OPEN_WEBUI_CHATS: list[dict[str, Any]] = [
+    {"stream": True, "messages": [QUESTION]},
+    {"stream": True, "messages": [QUESTION], "stream_options": {"include_usage": True}},
+    {"stream": True, "messages": [QUESTION], "tools": [{"type": "function", "function": CLOCK}]},
+    {
+        "stream": True,
+        "messages": [
+            {"role": "system", "content": "Be short."},
+            *(QUESTION, {"role": "assistant", "content": "29"}),
+            {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
+        ],
+        "stop": ["\n\n"],
+        **SAMPLING,
+        **PENALTIES,
+    },
+]
+OPEN_WEBUI_TASKS: list[dict[str, Any]] = [
+    {"messages": [TASK], "stream": False, "max_tokens": 1000},  # the title
+    {"messages": [TASK], "stream": False},  # the tags, and the follow-up questions
+]
+
+
+@pytest.mark.parametrize("body", OPEN_WEBUI_CHATS)
+async def test_the_chats_of_open_webui_get_a_stream(gateway: RunningGateway, body: dict[str, Any]) -> None:
+    listed = (await gateway.http.get("/v1/models")).json()["data"]  # its list of models
+    reply = await gateway.http.post("/v1/chat/completions", json={"model": listed[0]["id"], **body})
+    assert reply.status_code == 200, reply.text
+    assert "x-dilaserve-ignored" not in reply.headers
+    *chunks, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    sent = [json.loads(chunk) for chunk in chunks]
+    assert done == "[DONE]"
+    deltas = [choice["delta"].get("content") or "" for chunk in sent for choice in chunk["choices"]]
+    assert "".join(deltas) == "The answer is 29."
+    assert bool(sent[-1].get("usage")) == ("stream_options" in body)
+
+
+@pytest.mark.parametrize("body", OPEN_WEBUI_TASKS)
+async def test_the_tasks_of_open_webui_get_their_json(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, body: dict[str, Any]
+) -> None:
+    scheduler.answer = lambda _: '{"title": "Pears"}'
+    reply = await gateway.http.post("/v1/chat/completions", json={"model": "tiny-llada", **body})
+    assert reply.status_code == 200, reply.text
+    assert json.loads(reply.json()["choices"][0]["message"]["content"]) == {"title": "Pears"}
 
 
 @pytest.mark.slow
