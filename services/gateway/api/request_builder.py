@@ -29,7 +29,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
     prompt_ids = await encode_prompt(body, text)
     use = tool_use(body, text)
     form = await form_of(body, use.pattern if use.tools else None)
-    labels = await _encoded(partial(text.encode_choices, form.labels), sum(map(len, form.labels)))
+    labels = await unblocked(partial(text.encode_choices, form.labels), sum(map(len, form.labels)))
     label_tokens = 1 + max(map(len, labels)) if labels else 0
     room = output_room(body, text.card, len(prompt_ids), label_tokens)
     infilled, (_, limit) = await _infill(body, text, room), body.limit
@@ -82,12 +82,12 @@ async def encode_prompt(body: CompletionBody | TokenizeBody, text: TextModel) ->
             return text.check_ids(cast("list[int]", token_ids), "prompt")  # single_bodies left one prompt
         case _:
             raise AssertionError(type(body))
-    return await _encoded(encode, length)
+    return await unblocked(encode, length)
 
 
-async def _encoded(encode: Callable[[], T], length: int) -> T:
-    """The result of `encode`; of texts with many characters, in a thread."""
-    return await asyncio.to_thread(encode) if length > LONG_TEXT else encode()
+async def unblocked(work: Callable[[], T], length: int) -> T:
+    """The result of `work`; of texts with many characters or tokens, in a thread."""
+    return await asyncio.to_thread(work) if length > LONG_TEXT else work()
 
 
 def _chat_encoder(body: ChatBody | TokenizeBody, text: TextModel) -> tuple[Callable[[], Int32], int]:
@@ -129,7 +129,7 @@ def echoed_prompt(body: CompletionBody, text: TextModel) -> str:
 
 async def _infill(body: CompletionBody, text: TextModel, room: OutputRoom) -> InfillOutput | None:
     """As `infill_output`, of long texts in a thread."""
-    return await _encoded(partial(infill_output, body, text, room), len(body.given_suffix or body.template or ""))
+    return await unblocked(partial(infill_output, body, text, room), len(body.given_suffix or body.template or ""))
 
 
 def adjusted_header(body: CompletionBody, requests: Sequence[Request]) -> dict[str, str]:

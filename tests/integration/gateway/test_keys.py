@@ -162,6 +162,41 @@ async def test_uploads_and_batches_count_against_the_rate_limit(guarded: Running
     assert error_of(created) == (429, "rate_limit_exceeded")
 
 
+async def test_the_tokenizer_counts_against_the_rate_limit(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/tokenize": CHAT,
+        "/detokenize": {"model": "tiny-llada", "tokens": [65]},
+        "/v1/messages/count_tokens": CHAT,
+    }
+    for path, body in bodies.items():
+        _, secret = await create_key(engine, "counting", 2)
+        replies = [await guarded.http.post(path, headers=bearing(secret), json=body) for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200, 200, 429], path
+        assert error_of(replies[2]) == (429, "rate_limit_exceeded")
+
+
+async def test_a_key_cannot_cancel_a_request_of_another(
+    guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler, hold: asyncio.Event
+) -> None:
+    _, alice = await create_key(engine, "alice")
+    _, bob = await create_key(engine, "bob")
+    _, operator = await create_key(engine, "operator", operator=True)
+    held = asyncio.create_task(complete(guarded, alice))
+    async with asyncio.timeout(LIMIT_S):
+        name = await scheduler.served.get()
+
+    async def cancel(secret: str) -> httpx.Response:
+        return await guarded.http.post(f"/v1/requests/{name}/cancel", headers=bearing(secret))
+
+    assert error_of(await cancel(bob)) == (404, "not_found")
+    assert (await cancel(operator)).status_code == (await cancel(alice)).status_code == 202
+    async with asyncio.timeout(LIMIT_S):
+        assert [await scheduler.cancelled.get() for _ in range(2)] == [name, name]
+    assert scheduler.cancelled.empty()
+    hold.set()
+    await held
+
+
 async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(
     guarded: RunningGateway, postgres: PostgresServer, engine: AsyncEngine
 ) -> None:

@@ -3,12 +3,13 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.anthropic_messages.response_models import MESSAGE_ERRORS, MessageObject, TokenCount
 from services.gateway.api.complete import complete
 from services.gateway.api.openapi import json_body, streamed
-from services.gateway.api.request_body import read_body
 from services.gateway.api.other_fields import ignored_header
+from services.gateway.api.request_body import read_body
 from services.gateway.api.request_builder import encode_prompt
 from services.gateway.app_context import AppContext
 
@@ -26,9 +27,10 @@ def message_routes(context: AppContext) -> APIRouter:
     @router.post("/count_tokens", openapi_extra=json_body(CountTokensBody))
     async def count_tokens(request: Request, response: Response) -> TokenCount:
         """The tokens of a conversation in the model's chat template."""
+        context.admission.check_rate(key_of(request))
         body = await read_body(request, CountTokensBody)
+        response.headers.update(ignored_header(body))
         text = context.cells_of(body.model).text
         return TokenCount(input_tokens=len(await encode_prompt(body.tokenize_body(), text)))
-        response.headers.update(ignored_header(body))
 
     return router

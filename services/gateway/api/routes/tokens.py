@@ -2,11 +2,12 @@
 
 from fastapi import APIRouter, Request, Response
 
+from services.gateway.admission.admission import key_of
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openapi import json_body
-from services.gateway.api.request_body import read_body
 from services.gateway.api.other_fields import ignored_header
-from services.gateway.api.request_builder import encode_prompt
+from services.gateway.api.request_body import read_body
+from services.gateway.api.request_builder import encode_prompt, unblocked
 from services.gateway.api.request_models import DetokenizeBody, TokenizeBody
 from services.gateway.api.response_models import DetokenizedText, TokenList
 from services.gateway.app_context import AppContext
@@ -18,20 +19,25 @@ def token_routes(context: AppContext) -> APIRouter:
     @router.post("/tokenize", openapi_extra=json_body(TokenizeBody))
     async def tokenize(http: Request, response: Response) -> TokenList:
         """The tokens of a prompt, or of messages in the model's chat template."""
+        context.admission.check_rate(key_of(http))
         body = await read_body(http, TokenizeBody)
+        response.headers.update(ignored_header(body))
         text = context.cells_of(body.model).text
         ids = await encode_prompt(body, text)
-        response.headers.update(ignored_header(body))
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 
     @router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))
     async def detokenize(http: Request, response: Response) -> DetokenizedText:
         """The text of tokens, without special tokens."""
+        context.admission.check_rate(key_of(http))
         body = await read_body(http, DetokenizeBody)
-        text = context.cells_of(body.model).text
-        text.check_ids(body.tokens, "tokens")
-        return DetokenizedText(prompt=text.decode(body.tokens))
         response.headers.update(ignored_header(body))
+        text = context.cells_of(body.model).text
+
+        def decode() -> str:
+            return text.decode(text.check_ids(body.tokens, "tokens"))
+
+        return DetokenizedText(prompt=await unblocked(decode, len(body.tokens)))
 
     @router.post("/v1/embeddings", include_in_schema=False)
     async def embeddings() -> None:
