@@ -5,8 +5,7 @@ DilaserveError
 │   └── TooLong   prompt and output exceed the model's length
 ├── RetryLater    a temporary condition: the same call may succeed later
 │   ├── NotCreated a stream, bucket or key of the bus does not exist, perhaps not yet
-│   ├── QueueFull a stream of the bus holds as many messages as it may
-│   └── StorageFull a stream of the bus holds as many bytes as it may
+│   └── StorageFull a stream of the bus holds as many messages or bytes as it may
 └── Superseded    another process has taken over this process's role: stop
 """
 
@@ -36,12 +35,8 @@ class NotCreated(RetryLater):
     """A stream, bucket or key of the bus does not exist, perhaps not yet: services start in any order."""
 
 
-class QueueFull(RetryLater):
-    """A stream of the bus holds as many messages as it may, and stores no further one."""
-
-
 class StorageFull(RetryLater):
-    """A stream of the bus holds as many bytes as it may, and stores no further message."""
+    """A stream of the bus holds as many messages or bytes as it may, and stores no further message."""
 
 
 class Superseded(DilaserveError):  # noqa: N818

@@ -26,7 +26,7 @@ from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
-from shared.errors import BadInput, QueueFull, RetryLater, StorageFull
+from shared.errors import BadInput, RetryLater, StorageFull
 from shared.messages.instances import ModelCard
 from shared.messages.requests import ActiveRequest, Cancel, Guesses, Outcome, Progress, Request, TopTokens
 
@@ -85,7 +85,7 @@ class InFlightRequest:
     async def start(self) -> None:
         """Subscribe, publish the request and confirm it, unless it is durable and has an outcome already.
 
-        Raises: QueueFull or StorageFull if the cell is full; RetryLater if the bus does not store the request.
+        Raises: StorageFull if the cell is full; RetryLater if the bus does not store the request.
         """
         subjects, request_id = self._bus.subjects, self.request.request_id
         if self._confirm and (outcome := await find_outcome(self._bus, request_id)):
@@ -99,7 +99,7 @@ class InFlightRequest:
             try:
                 age_s = time.perf_counter() - self._arrived_s
                 await self._bus.store(subjects.requests, replace(self.request, age_s=age_s))
-            except (QueueFull, StorageFull):
+            except StorageFull:
                 self.cancel_on_close = False
                 raise
         if self._confirm:

@@ -12,7 +12,7 @@ from services.gateway.api.openai_responses.conversations import Conversations
 from services.gateway.cell_context import SLO_UNATTAINABLE, CellContext
 from services.gateway.inflight import Confirm, find_outcome
 from services.gateway.routing import route
-from shared.errors import QueueFull, RetryLater, StorageFull
+from shared.errors import RetryLater, StorageFull
 from shared.messages.gateway import Claim
 from shared.text import TextModel
 
@@ -71,7 +71,7 @@ class ModelCells:
         for cell in self.routed():
             try:
                 return await open_in(cell)
-            except (QueueFull, StorageFull) as error:
+            except StorageFull as error:
                 refusal = refusal or error
             except ApiError as error:
                 if error.code != SLO_UNATTAINABLE:

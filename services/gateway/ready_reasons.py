@@ -30,17 +30,14 @@ class Reason:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUse:
-    """The content of a stream. `max_bytes`: at most 0 if it has no limit."""
+    """The content of a stream. `max_messages` and `max_bytes`: at most 0 if there is no such limit."""
 
     messages: int
     bytes: int
-    max_bytes: int
-
-    @property
-    def is_full(self) -> bool:
-        return 0 < self.max_bytes * FULL_SHARE <= self.bytes
+    max_messages: int = 0
+    max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +77,16 @@ def full_streams(storage: Storage) -> Iterator[str]:
     """One line for each stream that every request needs and that is full."""
     for kind, content in NEEDED.items():
         use = storage.uses.get(kind)
-        if use is not None and use.is_full:
+        if use is None:
+            continue
+        if _is_full(use.bytes, use.max_bytes):
             yield f"the bus stores {_size(use.bytes)} of {content}, of at most {_size(use.max_bytes)}"
+        if _is_full(use.messages, use.max_messages):
+            yield f"the bus stores {use.messages:,} {content}, of at most {use.max_messages:,}"
+
+
+def _is_full(stored: int, limit: int) -> bool:
+    return 0 < limit * FULL_SHARE <= stored
 
 
 def _storage(storage: Storage) -> Iterator[Reason]:

@@ -61,6 +61,11 @@ async def _read_uses(bus: Bus) -> dict[str, StreamUse]:
     names |= {kind: f"KV_{bucket}" for kind, bucket in buckets.items()} | {"files": f"OBJ_{subjects.files_store}"}
     infos = await asyncio.gather(*(bus.js.stream_info(name) for name in names.values()))
     return {
-        kind: StreamUse(info.state.messages, info.state.bytes, info.config.max_bytes or 0)
+        kind: StreamUse(
+            messages=info.state.messages,
+            bytes=info.state.bytes,
+            max_messages=info.config.max_msgs or 0,
+            max_bytes=info.config.max_bytes or 0,
+        )
         for kind, info in zip(names, infos, strict=True)
     }

@@ -29,7 +29,7 @@ from shared.bus.storage_limits import DISK_BYTES
 from shared.bus.subjects import Subjects
 from shared.bus.tls import bus_client
 from shared.bus.users import inbox_prefix
-from shared.errors import BadInput, QueueFull, RetryLater, StorageFull
+from shared.errors import BadInput, RetryLater, StorageFull
 from shared.retry import retry
 from shared.tasks import pause
 from shared.urls import server_urls, without_credentials
@@ -113,8 +113,8 @@ class Bus:
         """Publish to a stream and wait until the message is stored; repeat this while the stream does not answer, so
         that it may hold the message twice. With `if_first`, do nothing if the subject already holds a message.
 
-        Returns: whether it is stored now. Raises: QueueFull if the stream holds as many messages as it may, StorageFull
-        if it holds as many bytes; RetryLater if it does not answer within STORE_S.
+        Returns: whether it is stored now. Raises: StorageFull if the stream holds as many messages or bytes as it may;
+        RetryLater if it does not answer within STORE_S.
         """
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
         data = encode(message, json=json)
@@ -130,7 +130,7 @@ class Bus:
             return True
 
         def is_silence(error: Exception) -> bool:
-            return isinstance(error, RetryLater) and not isinstance(error, QueueFull | StorageFull)
+            return isinstance(error, RetryLater) and not isinstance(error, StorageFull)
 
         return await retry(attempt, wait_max_s=STORE_RETRY_S, timeout_s=STORE_S, is_retryable=is_silence)
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import nats.errors
 from nats.js.errors import APIError, NotFoundError
 
-from shared.errors import NotCreated, QueueFull, RetryLater, StorageFull
+from shared.errors import NotCreated, RetryLater, StorageFull
 
 BUS_ERRORS = (nats.errors.Error, TimeoutError)  # nats.errors.Error includes JetStream's errors
 
@@ -15,8 +15,8 @@ NOT_STORED = 10077  # the server's error code for a stream at its bound, and for
 
 @contextmanager
 def bus_errors(action: str) -> Iterator[None]:
-    """Turn a bus error or timeout within the block into RetryLater, which names `action`; into QueueFull or StorageFull
-    if a stream holds as many messages or bytes as it may, into NotCreated if what it uses does not exist."""
+    """Turn a bus error or timeout within the block into RetryLater, which names `action`; into StorageFull if a
+    stream holds as many messages or bytes as it may, into NotCreated if what it uses does not exist."""
     try:
         yield
     except BUS_ERRORS as error:
@@ -26,9 +26,8 @@ def bus_errors(action: str) -> Iterator[None]:
 def _as_retry_later(action: str, error: Exception) -> RetryLater:
     is_not_stored = getattr(error, "err_code", None) == NOT_STORED  # errors of buckets have no code
     description = (error.description or "") if isinstance(error, APIError) and is_not_stored else ""
-    if description.startswith("maximum bytes"):
-        return StorageFull(f"cannot {action}: the bus stores as many bytes there as it may")
     if description.startswith("maximum"):
-        return QueueFull(f"cannot {action}: {description}")
+        unit = "bytes" if description.startswith("maximum bytes") else "messages"
+        return StorageFull(f"cannot {action}: the bus stores as many {unit} there as it may")
     kind = NotCreated if isinstance(error, NotFoundError) else RetryLater
     return kind(f"cannot {action}: {error!r}")

@@ -19,7 +19,7 @@ from shared.bus.codec import decode
 from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
-from shared.errors import QueueFull
+from shared.errors import StorageFull
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
 from tests.support.nats import NatsServer
@@ -62,7 +62,7 @@ async def test_a_stream_at_its_bound_refuses_a_message_and_keeps_the_others(bus:
     stream = bus.subjects.stream("REQUESTS")
     await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
     await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
-    with pytest.raises(QueueFull, match="maximum messages exceeded"):
+    with pytest.raises(StorageFull, match="the bus stores as many messages there as it may"):
         await bus.store(bus.subjects.requests, Request(request_id="r2", prompt="x"))
     assert decode((await bus.js.get_msg(stream, seq=1)).data or b"", Request).request_id == "r1"
 

@@ -35,7 +35,7 @@ from services.gateway.metrics import RequestRecorder
 from services.gateway.model_cells import ModelCells
 from shared.api_keys import ApiKey
 from shared.arrays import unpack_int32
-from shared.errors import QueueFull, RetryLater, StorageFull
+from shared.errors import RetryLater, StorageFull
 from shared.messages.requests import Outcome
 from shared.messages.requests import Request as QueuedRequest
 from shared.pinned import protected_tokens
@@ -220,7 +220,7 @@ async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFl
     it is served once. A full cell and a gateway that shuts down refuse it at once."""
 
     def is_passing(error: Exception) -> bool:
-        is_full = isinstance(error, QueueFull | StorageFull)
+        is_full = isinstance(error, StorageFull)
         return isinstance(error, RetryLater) and not is_full and not model.first.readiness.draining
 
     return await retry(open_one, wait_max_s=KEYED_RETRY_S, timeout_s=KEYED_WAIT_S, is_retryable=is_passing)

@@ -15,13 +15,12 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 
-from shared.errors import BadInput, QueueFull, RetryLater, StorageFull, TooLong
+from shared.errors import BadInput, RetryLater, StorageFull, TooLong
 from shared.messages.requests import Outcome, OutcomeStatus
 
 log = structlog.get_logger(__name__)
 
-RETRY_AFTER_S = 2  # Retry-After of a 503, and of a 429 because the cell is full
-QUEUE_FULL = "the cell has as many unfinished requests as it may hold"
+RETRY_AFTER_S = 2  # Retry-After of a 503, and of a 429 because the gateway is full
 MAX_NAME_LENGTH = 100  # characters of a client's field or model name that a message repeats
 
 
@@ -72,8 +71,6 @@ def _code_of(error: BadInput) -> str:
 
 
 def _retry_later(error: RetryLater) -> ApiError:
-    if isinstance(error, QueueFull):
-        return ApiError(429, QUEUE_FULL, code="queue_full", retry_after_s=RETRY_AFTER_S)
     code = "storage_full" if isinstance(error, StorageFull) else "unavailable"
     return ApiError(503, str(error), code=code, retry_after_s=RETRY_AFTER_S)
 

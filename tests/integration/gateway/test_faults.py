@@ -21,7 +21,6 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
@@ -75,28 +74,6 @@ async def test_without_a_bus_the_gateway_runs_and_reports_it(settings: GatewaySe
         ):
             assert reply.status_code == 503
             assert reply.json()["error"]["message"] == "the bus is not connected"
-
-
-async def test_a_request_beyond_the_bound_of_the_cell_is_refused_with_the_time_of_a_retry(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    bus, scheduler.hold = scheduler.bus, asyncio.Event()
-    stream = (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).config
-    await bus.js.update_stream(stream.evolve(max_msgs=1))
-    first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
-    await request_received(scheduler)
-    refused = await gateway.http.post(PATH, json=CHAT)
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-    assert refused.json()["error"]["code"] == "queue_full"
-    assert refused.json()["error"]["message"] == "the cell has as many unfinished requests as it may hold"
-    scheduler.hold.set()
-    assert (await first).status_code == 200
-    await until(lambda: _is_empty(bus))
-    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
-
-
-async def _is_empty(bus: Bus) -> bool:
-    return (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).state.messages == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])

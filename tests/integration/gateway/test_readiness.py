@@ -14,7 +14,7 @@ from shared.bus.client import Bus
 from shared.messages.requests import Request
 from shared.text import TextModel
 from tests.builders import scheduler_stats
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import until
 
@@ -109,6 +109,52 @@ async def test_a_full_stream_of_requests_refuses_with_503(
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
     assert refused.json()["error"]["code"] == "storage_full"
     assert not scheduler.requests
+
+
+async def test_requests_at_the_most_of_the_cell_end_readiness_and_refuse_with_503(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
+) -> None:
+    stream, scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
+    await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
+    await gateway.until("ready")
+    first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+    await becomes(gateway, "the bus stores 1 unfinished requests, of at most 1")
+    refused = await gateway.http.post(PATH, json=CHAT)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+    assert refused.json()["error"]["code"] == "storage_full"
+    scheduler.hold.set()
+    assert (await first).status_code == 200
+    await gateway.until("ready")
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
+
+
+async def test_requests_beyond_the_most_of_the_cell_get_503_before_a_probe_sees_it(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gateway.until("ready")
+    monkeypatch.setattr(ready_reasons, "FULL_SHARE", 2.0)  # a probe sees no full stream
+    stream, scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
+    await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
+    first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+    async with asyncio.timeout(LIMIT_S):
+        await scheduler.served.get()
+    refused = await gateway.http.post(PATH, json=CHAT)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+    assert refused.json()["error"]["code"] == "storage_full"
+    assert "the bus stores as many messages there as it may" in refused.json()["error"]["message"]
+    scheduler.hold.set()
+    assert (await first).status_code == 200
+
+
+async def test_full_claims_refuse_new_keys_only_so_readiness_stays(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
+) -> None:
+    await limit(bus, f"KV_{bus.subjects.claims_bucket}", 10)
+    refused = await gateway.http.post(PATH, json=CHAT, headers={"Idempotency-Key": "new"})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+    assert refused.json()["error"]["code"] == "storage_full"
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
+    assert await gateway.readiness() == "ready"
 
 
 async def test_a_full_bucket_of_files_refuses_an_upload_and_readiness_stays(gateway: RunningGateway, bus: Bus) -> None:

@@ -14,7 +14,7 @@ from tests.builders import scheduler_stats
 
 GIB = 2**30
 FULL = StreamUse(messages=10, bytes=9 * GIB, max_bytes=10 * GIB)
-HALF = StreamUse(messages=10, bytes=5 * GIB, max_bytes=10 * GIB)
+HALF = StreamUse(messages=89, bytes=5 * GIB, max_messages=100, max_bytes=10 * GIB)
 
 
 def serving(**changes: Any) -> CellState:
@@ -47,6 +47,10 @@ def test_a_cell_that_serves_has_no_reason() -> None:
             {"storage": Storage(problem=None, uses={"OUTCOMES": FULL})},
             "the bus stores 9.0 GiB of outcomes, of at most 10.0 GiB",
         ),
+        (
+            {"storage": Storage(problem=None, uses={"REQUESTS": StreamUse(messages=900, bytes=0, max_messages=1000)})},
+            "the bus stores 900 unfinished requests, of at most 1,000",
+        ),
         ({"stats": None}, "no scheduler leads"),
         ({"stats_age_s": 5.1}, "no scheduler leads"),
         ({"leaders": 4}, "the scheduler has started 4 times in the last 60 s"),
@@ -65,7 +69,8 @@ def test_each_condition_gives_one_line(changes: dict[str, Any], expected: str) -
 
 
 def test_full_files_and_values_within_their_limits_are_no_reason() -> None:
-    uses = {"files": FULL, "claims": FULL, "REQUESTS": HALF, "OUTCOMES": StreamUse(10, 9 * GIB, max_bytes=-1)}
+    unlimited = StreamUse(messages=10, bytes=9 * GIB, max_messages=-1, max_bytes=-1)
+    uses = {"files": FULL, "claims": FULL, "REQUESTS": HALF, "OUTCOMES": unlimited}
     storage = Storage(problem=None, uses=uses, free_bytes=GIB)
     stats = scheduler_stats(stalled_s=4.9, oldest_queued_s=299.0)
     assert texts(serving(storage=storage, stats=stats, unreceived_s=9.0, leaders=3)) == []

@@ -4,7 +4,7 @@ import pytest
 from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError
 
 from shared.bus.errors import NOT_STORED, bus_errors
-from shared.errors import NotCreated, QueueFull, RetryLater
+from shared.errors import NotCreated, RetryLater, StorageFull
 
 
 def test_an_error_without_a_code_asks_for_a_retry() -> None:
@@ -17,7 +17,8 @@ def test_a_bucket_that_does_not_exist_may_be_created_later() -> None:
         raise BucketNotFoundError
 
 
-def test_a_stream_at_its_bound_is_a_full_queue() -> None:
-    error = APIError(code=503, err_code=NOT_STORED, description="maximum messages exceeded")
-    with pytest.raises(QueueFull, match="cannot store"), bus_errors("store"):
+@pytest.mark.parametrize("unit", ["messages", "bytes"])
+def test_a_stream_at_a_limit_is_full(unit: str) -> None:
+    error = APIError(code=503, err_code=NOT_STORED, description=f"maximum {unit} exceeded")
+    with pytest.raises(StorageFull, match=f"cannot store: the bus stores as many {unit} there"), bus_errors("store"):
         raise error
