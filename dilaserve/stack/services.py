@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dilaserve.stack.nats import store_dir
 from dilaserve.stack.options import METRICS_ORDER, NODE, TP_DEGREES, Stack
 from dilaserve.stack.process import Program
 from services.gateway.settings import GatewaySettings
@@ -61,8 +62,10 @@ def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = Fals
 def gateway_programs(
     stack: Stack, nats_urls: NatsUrls, database_url: str, listener: socket.socket | None
 ) -> list[Program]:
-    """The gateways; several share `listener`."""
+    """The gateways; several share `listener`. They watch the disk of the embedded NATS servers."""
     descriptors = () if listener is None else (listener.fileno(),)
+    options = stack.options
+    bus_store_dir = None if options.nats_url else str(store_dir(options.data_dir, options.nats_nodes))
     return [
         replace(
             _program(
@@ -71,6 +74,7 @@ def gateway_programs(
                 nats_urls,
                 "gateway" if number == 1 else f"gateway-{number}",
                 database_url=database_url,
+                bus_store_dir=bus_store_dir,
                 metrics_port=port,
                 listener_fd=None if listener is None else listener.fileno(),
             ),

@@ -100,6 +100,7 @@ def test_one_trace_covers_gateway_scheduler_predictor_and_worker(served: Served)
 def test_every_service_counts_the_request_in_its_metrics(served: Served) -> None:
     stats, metrics = served.reply["dilaserve"], served.metrics
     assert metrics["dilaserve_gateway_requests_total"] == 1
+    assert metrics["dilaserve_gateway_bus_free_bytes"] > 0
     assert metrics["dilaserve_scheduler_slo_met_total"] == metrics["dilaserve_scheduler_arrivals_total"] == 1
     assert metrics["dilaserve_scheduler_request_steps_sum"] == stats["steps"]
     assert metrics["dilaserve_scheduler_request_recompute_steps_sum"] == stats["recompute_steps"]

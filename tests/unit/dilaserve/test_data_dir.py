@@ -63,3 +63,16 @@ def test_in_a_container_doctor_looks_only_for_the_packages_of_its_service() -> N
     found = checks.machine({"SERVICE": "gateway"})
     assert [finding.subject for finding in found if "packages" in finding.subject] == ["packages: gateway"]
     assert len(checks.machine({"SERVICE": "something else"})) > len(found)
+
+
+def test_in_a_container_doctor_reports_the_disk_of_the_bus_if_its_store_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"SERVICE": "gateway", "DILASERVE_BUS_STORE_DIR": str(tmp_path)}
+    [found] = checks.bus_disk(environ)
+    assert found.subject == "disk of the bus"
+    assert found.detail.startswith(f"{tmp_path}: ")
+    monkeypatch.setattr(checks, "MIN_DISK_GIB", float("inf"))
+    assert [finding.ok for finding in checks.bus_disk(environ)] == [False]
+    assert checks.bus_disk(environ | {"DILASERVE_BUS_STORE_DIR": str(tmp_path / "none")}) == []
+    assert checks.bus_disk({}) == []

@@ -225,6 +225,17 @@ def test_a_service_gets_the_password_of_its_own_user_only(tmp_path: Path) -> Non
         assert str(program.environ).count("secret") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "store"), [({}, "nats/store"), ({"nats_nodes": 3}, "nats-1/store"), ({"nats_url": "nats://h"}, None)]
+)
+def test_gateways_watch_the_disk_of_the_embedded_bus(
+    options: dict[str, Any], store: str | None, tmp_path: Path
+) -> None:
+    _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), gateways=2, **options)
+    found = [program.environ.get("DILASERVE_BUS_STORE_DIR") for program in started]
+    assert [path for path in found if path is not None] == ([str(tmp_path / store)] * 2 if store else [])
+
+
 def test_an_option_sets_every_service_that_has_its_setting(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(PROFILE)
     given: dict[str, Any] = {"cache": "none", "default_slo_s": 7.0, "profile": tmp_path / "p.csv", "shed": True}
