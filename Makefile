@@ -4,8 +4,9 @@ PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '$(SUITS)' 2>
 SUITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 VENV := .venv
 BIN := $(VENV)/bin
-# Before the name of each image.
+# Before the name of each image, and its tag: the version, as the compose files have it.
 IMAGES ?= dilaserve
+TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 GPU_PYTHON ?= python3 # of `gpu-check`, which needs no virtual environment
 TESTERS = $(shell expr $$(nproc) + 1) # cores + 1: many tests wait for servers
 SERVING := $(VENV)/.serving # the packages of `make serve`
@@ -80,9 +81,9 @@ wheel: $(READY) ## build the package as a wheel in dist/
 	rm -rf build/lib build/bdist.*
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-images: ## build the image of each service with Docker, as dilaserve/SERVICE (IMAGES=registry/path)
+images: ## build the image of each service with Docker, as dilaserve/SERVICE:VERSION (IMAGES=registry/path, TAG=tag)
 	for service in $(SERVICES); do \
-	  docker build --build-arg SERVICE=$$service --tag $(IMAGES)/$$service --file compose/Dockerfile . || exit; \
+	  docker build --build-arg SERVICE=$$service --tag $(IMAGES)/$$service:$(TAG) --file compose/Dockerfile . || exit; \
 	done
 
 lock: ## pin the newest versions of all packages, and the hashes of those in the images

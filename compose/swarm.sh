@@ -12,7 +12,7 @@ if [ -e .env ]; then
     [[ $line != *=* || ! $name =~ ^[A-Z][A-Z0-9_]*$ ]] || export "$name=${!name-${line#*=}}"
   done < .env
 fi
-export STACK=${STACK:-dilaserve} CELL=${CELL:-cell0} IMAGES=${IMAGES:-dilaserve} TAG=${TAG:-latest}
+export STACK=${STACK:-dilaserve} CELL=${CELL:-cell0} IMAGES=${IMAGES:-dilaserve} TAG=${TAG:-0.1.0}
 
 fail() { echo "swarm.sh: $*" >&2; exit 2; }
 

@@ -26,6 +26,7 @@ from services.reconfigurator.execution.launchers.container_spec import CELL, rea
 COMPOSE = Path(__file__).parents[1] / "compose"
 PROFILE = Path(__file__).with_name("data") / "transition-profile.csv"
 PROJECT = "dilaserve-transition"
+TAG = "transition"  # of the images that are built here
 BASES = {
     "PYTHON_IMAGE": "python:3.11.13-slim-bookworm",
     "NATS_IMAGE": "nats:2.15.0-alpine",
@@ -108,7 +109,8 @@ CLUSTERS = {"compose": compose_cluster, "swarm": swarm_cluster}
 def compose_environ() -> dict[str, str]:
     """Variables of the compose files: base images available here, passwords, and short planning intervals."""
     passwords = {password_variable(user): password for user, password in new_passwords().items()}
-    own = {**passwords, "POSTGRES_PASSWORD": secrets.token_hex(16), "PORT": str(free_port()), "CELL": CELL_NAME}
+    passwords |= {name: secrets.token_hex(16) for name in ("POSTGRES_PASSWORD", "GRAFANA_PASSWORD")}
+    own = {**passwords, "TAG": TAG, "PORT": str(free_port()), "CELL": CELL_NAME}
     return {**os.environ, **_bases(), **own, "INTERVAL_S": "5", "WINDOW_S": "12"}
 
 

@@ -141,7 +141,6 @@ def swarm_environ(variables: Mapping[str, str], nodes: Sequence[SwarmNode]) -> d
         "ENGINE_SOCKET": str(manager.socket),
         "STACK": STACK,
         "CELL": CELL_NAME,
-        "TAG": "latest",
         "IMAGES": "dilaserve",
         "NODE": manager.name,
         "NODE_2": second.name,

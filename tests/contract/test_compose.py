@@ -4,12 +4,16 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are no package of the project
 
-COMPOSE = Path(__file__).parents[2] / "compose"
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 FILES = ("docker-compose.yml", "swarm.yml", "gpu.yml")
 VARIABLE = re.compile(r"\$\{(\w+):?-([^}]*)\}")
 NAMES = {"COMPOSE_PROJECT_NAME", "STACK"}  # of the whole system; documented in docs/deploy.md
@@ -44,6 +48,34 @@ def test_each_service_uses_its_own_user_of_the_bus_with_a_password_to_choose(fil
     ]
     listed = re.findall(r"^(NATS_\w+_PASSWORD)=$", (COMPOSE / ".env.example").read_text(), re.M)
     assert sorted(listed) == sorted(set(re.findall(r"\$\{(NATS_\w+_PASSWORD):\?", text)))
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
+def test_the_gateway_watches_the_disk_of_nats(file: str) -> None:
+    services = yaml.safe_load((COMPOSE / file).read_text())["services"]
+    assert "nats:/data" in services["nats"]["volumes"]
+    assert "store_dir: /data\n" in (COMPOSE / "nats.conf").read_text()
+    directory = services["gateway"]["environment"]["DILASERVE_BUS_STORE_DIR"].replace("{{.Node.Hostname}}", "${NODE}")
+    assert ("nats", directory) in _volumes(services["gateway"])
+
+
+def test_in_a_swarm_the_gateway_watches_the_disk_of_the_server_on_its_own_node() -> None:
+    services = yaml.safe_load((COMPOSE / "swarm-bus-cluster.yml").read_text())["services"]
+    numbers = (2, 3)
+    assert _volumes(services["gateway"]) == [(f"nats-{n}", f"/var/lib/nats/${{NODE_{n}}}") for n in numbers]
+    assert all(f"nats-{n}:/data" in services[f"nats-{n}"]["volumes"] for n in numbers)
+
+
+@pytest.mark.parametrize("file", [*FILES, "swarm.sh", ".env.example", "Dockerfile", "../docs/deploy.md"])
+def test_the_tag_of_the_projects_images_is_its_version(file: str) -> None:
+    pattern = r"\$\{TAG:-([^}]+)\}|^TAG=(.+)$|(?<!example/)dilaserve/[\w{},%]+:(\d[\w.]*)"
+    found = re.findall(pattern, (COMPOSE / file).read_text(), re.MULTILINE)
+    assert {"".join(groups) for groups in found} == {VERSION}
+
+
+def test_images_are_built_under_the_tag_that_the_compose_files_use() -> None:
+    dry = subprocess.run(["make", "-n", "images"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"--tag dilaserve/$service:{VERSION} " in dry.stdout
 
 
 def test_two_schedulers_run_so_that_one_is_on_standby() -> None:
@@ -116,6 +148,11 @@ def test_the_profile_is_measured_again_for_another_model_only(tmp_path: Path) ->
     (tmp_path / "profile.csv.of").unlink()
     profile.write_text("a user's own")
     assert start("demo") == 0
+
+
+def _volumes(service: dict[str, Any]) -> list[tuple[str, str]]:
+    """The source and the target of each volume of a service."""
+    return [(mount["source"], mount["target"]) for mount in service["volumes"] if mount["type"] == "volume"]
 
 
 def _deploy(directory: Path, variables: dict[str, str]) -> tuple[subprocess.CompletedProcess[str], list[str]]:

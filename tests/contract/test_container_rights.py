@@ -85,9 +85,17 @@ def test_ports_of_one_machine_are_on_the_loopback_address() -> None:
     assert all(_defaults(port).startswith("127.0.0.1:") for found in ports.values() for port in found)
 
 
-def test_the_database_has_no_default_password(system: dict[str, Any]) -> None:
+def test_no_password_has_a_default(system: dict[str, Any]) -> None:
     text = (COMPOSE / system["file"]).read_text()
-    assert set(re.findall(r"\$\{POSTGRES_PASSWORD(..)", text)) == {":?"}
+    assert set(re.findall(r"\$\{\w+_PASSWORD(..)", text)) == {":?"}
+    listed = re.findall(r"^\w+_PASSWORD=.*$", (COMPOSE / ".env.example").read_text(), re.MULTILINE)
+    assert {"POSTGRES_PASSWORD=", "GRAFANA_PASSWORD="} < set(listed)
+    assert all(line.endswith("=") for line in listed)
+
+
+def test_the_gateway_reads_the_volume_of_the_bus_only(system: dict[str, Any]) -> None:
+    mounts = system["services"]["gateway"]["volumes"]
+    assert all(mount["type"] == "tmpfs" or mount["read_only"] is True for mount in mounts)
 
 
 def test_images_of_others_have_a_full_version(system: dict[str, Any]) -> None:

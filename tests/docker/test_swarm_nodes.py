@@ -1,6 +1,7 @@
 """The whole system on a Swarm of three nodes: a node of a worker loses its power under load."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -27,6 +28,14 @@ def cluster(engine: None) -> Iterator[SwarmCluster]:
             yield found
     except CannotRun as error:
         pytest.skip(str(error))
+
+
+async def test_each_gateway_watches_the_disk_of_the_bus_on_its_node(cluster: SwarmCluster) -> None:
+    for node in cluster.nodes:
+        async with cluster.client(node) as http:
+            metrics = (await http.get("/metrics")).text
+        [free_bytes] = re.findall(r"^dilaserve_gateway_bus_free_bytes (\S+)$", metrics, re.MULTILINE)
+        assert float(free_bytes) > 0, node.name
 
 
 async def test_no_request_is_lost_or_fails_when_a_workers_node_loses_its_power(cluster: SwarmCluster) -> None:
