@@ -4,14 +4,15 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import httpx
 import psutil
 
-from experiments.fuzz.mutations import mutated_body, mutated_message
+from experiments.fuzz.mutations import mutated_message
+from experiments.fuzz.routes import ROUTES
 from experiments.fuzz.samples import SAMPLES, plain
 from experiments.live_cluster import CELL, SUBJECTS, LiveCluster, chat_body, live_cluster
 from shared.bus.client import Bus
@@ -19,13 +20,14 @@ from shared.bus.codec import decode
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.gateway import Batch, BatchWork, Claim, Conversation
+from shared.messages.gateway import Batch, BatchWork, Claim, Conversation, GatewayUse
+from shared.messages.health import ServiceHealth
 from shared.messages.instances import Control, Instance
 from shared.messages.launch import LaunchOrder
 from shared.messages.models import CanaryRecord, WeightsRecord
 from shared.messages.plans import PlanRecord, ReconfiguratorStats
 from shared.messages.predict import PredictSteps
-from shared.messages.requests import Arrival, Cancel, Guesses, Outcome, Progress, Request
+from shared.messages.requests import Arrival, Cancel, Guesses, Outcome, Progress, Request, UnfinishedQuery
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 
@@ -34,33 +36,7 @@ Row = tuple[str, int, int, Counter[str]]  # entry point, inputs, refused ones (o
 CLIENTS = 4
 TIMEOUT_S = 60.0
 BURST = 20  # messages between two looks at the processes
-BODIES: Mapping[str, dict[str, Any]] = {
-    "/v1/chat/completions": chat_body(
-        "2+2?",
-        max_tokens=16,
-        stream=True,
-        stream_options={"include_usage": True},
-        temperature=0.5,
-        seed=3,
-        stop=["\n"],
-        user="u",
-        slo_ms=5000.0,
-        priority=0,
-        min_threshold=0.5,
-        block_length=8,
-        canvas=True,
-        n=1,
-        response_format={"type": "text"},
-        tools=[],
-    ),
-    "/v1/completions": {"model": "demo", "prompt": "2+2?", "max_tokens": 8, "stop": "\n", "echo": False},
-    "/v1/batches": {
-        "input_file_id": "file-1",
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
-        "metadata": {"a": "b"},
-    },
-}
+QUERIES = (PredictSteps, UnfinishedQuery)  # messages that are answered
 # A well-formed one of these is obeyed: only NATS users could prevent that. So only undecodable ones are sent.
 ORDERS = (StepJobs, Control, LaunchOrder, Instance, SchedulerStats, WeightsRecord, CanaryRecord, CellConfig)
 
@@ -68,7 +44,7 @@ ORDERS = (StepJobs, Control, LaunchOrder, Instance, SchedulerStats, WeightsRecor
 async def fuzz_cluster(seed: int, seconds: float) -> list[Row]:
     """Half of the time for the bodies, the other half for the messages."""
     with live_cluster("--policy", "dilaserve", "--cache", "dual") as cluster:
-        rows = [await _fuzz_route(cluster, path, seed, seconds / 2 / len(BODIES)) for path in BODIES]
+        rows = [await _fuzz_route(cluster, path, seed, seconds / 2 / len(ROUTES)) for path in ROUTES]
         return [*rows, *await _fuzz_subjects(cluster, seed, seconds / 2)]
 
 
@@ -76,20 +52,21 @@ async def _fuzz_route(cluster: LiveCluster, path: str, seed: int, seconds: float
     rng, end_s = random.Random(f"{seed} {path}"), time.monotonic() + seconds
     statuses: Counter[int] = Counter()
     faults: Counter[str] = Counter()
-    headers = {"Content-Type": "application/json"}
     async with httpx.AsyncClient(base_url=cluster.url, timeout=TIMEOUT_S, trust_env=False) as http:
 
         async def one_client() -> None:
             while time.monotonic() < end_s:
-                body = mutated_body(dict(BODIES[path]), rng)
+                sent = ROUTES[path](rng)
+                example = f"for example {sent.path[:300]} {sent.content[:300]!r}"
                 try:
-                    reply = await http.post(path, content=body, headers=headers)
+                    headers = {"Content-Type": sent.content_type}
+                    reply = await http.post(sent.path, content=sent.content, headers=headers)
                 except httpx.HTTPError as error:
-                    faults[f"{path}: {error!r}, for example {body[:300]!r}"] += 1
+                    faults[f"{path}: {error!r}, {example}"] += 1
                     continue
                 statuses[reply.status_code] += 1
                 if reply.status_code >= 500:
-                    faults[f"{path}: {reply.status_code} {reply.text[:200]}, for example {body[:300]!r}"] += 1
+                    faults[f"{path}: {reply.status_code} {reply.text[:200]}, {example}"] += 1
 
         await asyncio.gather(*(one_client() for _ in range(CLIENTS)))
     refused = sum(count for status, count in statuses.items() if 400 <= status < 500)
@@ -100,7 +77,7 @@ async def _fuzz_subjects(cluster: LiveCluster, seed: int, seconds: float) -> lis
     bus = await Bus.connect(cluster.nats_url, CELL, name="fuzz")
     try:
         records = await (await bus.bucket(SUBJECTS.models_bucket)).keys()
-        targets = _targets(await _instance_id(cluster), records)
+        targets = message_targets(await _instance_id(cluster), records)
         rows = [await _fuzz_subject(bus, kind, subject, seed, seconds / len(targets)) for kind, subject in targets]
         for pid in _processes()["worker"]:
             psutil.Process(pid).kill()  # those that start now read the records of the model
@@ -117,7 +94,7 @@ async def _fuzz_subject(bus: Bus, kind: type[Any], subject: str, seed: int, seco
         for data in (mutated_message(content, rng) for _ in range(BURST)):
             if kind in ORDERS and _is_valid(data, kind):
                 continue
-            await bus.nc.publish(subject, data, reply=bus.nc.new_inbox() if kind is PredictSteps else "")
+            await bus.nc.publish(subject, data, reply=bus.nc.new_inbox() if kind in QUERIES else "")
             inputs += 1
         await bus.nc.flush()
         await asyncio.sleep(0.05)
@@ -139,8 +116,9 @@ async def _serves(cluster: LiveCluster) -> Row:
     return "a valid request afterwards", 1, 0, faults
 
 
-def _targets(instance_id: str, records: list[str]) -> list[tuple[type[Any], str]]:
-    """Every message that a service reads, with its subject. `records`: the keys of those of the model."""
+def message_targets(instance_id: str, records: Sequence[str]) -> list[tuple[type[Any], str]]:
+    """Every message that a service reads from a subject that it chose before, with this subject. `records`: the keys of
+    those of the model."""
 
     def key(bucket: str, name: str) -> str:
         return f"$KV.{bucket}.{name}"
@@ -165,6 +143,9 @@ def _targets(instance_id: str, records: list[str]) -> list[tuple[type[Any], str]
         (PlanRecord, SUBJECTS.plans("20260101T000000-000001")),
         (SchedulerStats, SUBJECTS.stats("scheduler")),
         (ReconfiguratorStats, SUBJECTS.stats("reconfigurator")),
+        (ServiceHealth, SUBJECTS.health("worker")),
+        (UnfinishedQuery, SUBJECTS.unfinished),
+        (GatewayUse, SUBJECTS.key_use),
         (BatchWork, SUBJECTS.batches),
         (Instance, key(SUBJECTS.instances_bucket, "a-1")),
         (Claim, key(SUBJECTS.claims_bucket, "r-1")),

@@ -22,12 +22,12 @@ def mutated_message(plain: dict[str, Any], rng: random.Random) -> bytes:
     """The message with one to three damages, as MessagePack or JSON. `plain` is its content as builtin types."""
     damaged = mutated(plain, rng)
     encode = msgspec.json.encode if rng.random() < 0.2 else msgspec.msgpack.encode
-    return _with_raw_damage(encode(damaged), rng)
+    return damaged_bytes(encode(damaged), rng)
 
 
 def mutated_body(plain: dict[str, Any], rng: random.Random) -> bytes:
     """The JSON body with one to three damages. It may contain NaN, which is no JSON."""
-    return _with_raw_damage(json.dumps(mutated(plain, rng), default=str).encode(), rng)
+    return damaged_bytes(json.dumps(mutated(plain, rng), default=str).encode(), rng)
 
 
 def mutated(plain: dict[str, Any], rng: random.Random) -> dict[str, Any]:
@@ -83,7 +83,8 @@ def _other_bytes(value: bytes, rng: random.Random) -> bytes:
     return rng.choice([b"", value[:-1], value + b"\0", value[:-4], value * 2, value + value[:4], rng.randbytes(24)])
 
 
-def _with_raw_damage(data: bytes, rng: random.Random) -> bytes:
+def damaged_bytes(data: bytes, rng: random.Random) -> bytes:
+    """The bytes, cut, doubled or with another byte in RAW_SHARE of the cases. `data` is not empty."""
     if rng.random() > RAW_SHARE:
         return data
     at = rng.randrange(len(data))

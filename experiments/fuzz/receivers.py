@@ -1,5 +1,6 @@
 """The code behind each entry point of the bus, without the bus: bytes in, BadInput or nothing out."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +12,21 @@ import torch
 
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fuzz.samples import MASK_ID, SAMPLES, VOCAB
+from services.gateway.admission.key_use import KeyUse
 from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.response_models import Serving, UnfinishedRequest
+from services.gateway.api.routes.batches import batch_object
 from services.gateway.api.step_details import step_list
 from services.gateway.console.cluster_view import ClusterView, load_view, node_views
+from services.gateway.console.service_health import ServiceWatch
 from services.gateway.inflight import unpack_tokens
 from services.predictor.model import StepPredictor, load_predictor
 from services.predictor.queries import read_query
 from services.reconfigurator.monitoring.database_rows import arrival_row, outcome_row, plan_row
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import InstanceUpdated, RequestArrived
+from services.scheduler.io.active_request import matching_requests
+from services.scheduler.io.request_decoder import decode_request
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.state.output_buffer import MASKED
@@ -32,11 +38,13 @@ from services.worker.model.families import parse_config
 from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.bus.codec import decode, encode
 from shared.messages.checkpoints import Checkpoint
+from shared.messages.gateway import Batch, GatewayUse
+from shared.messages.health import ServiceHealth
 from shared.messages.instances import Instance
 from shared.messages.models import CanaryRecord
 from shared.messages.plans import PlanRecord
 from shared.messages.predict import PredictSteps
-from shared.messages.requests import Arrival, Guesses, Outcome, Progress, Request, UnfinishedRequests
+from shared.messages.requests import Arrival, Guesses, Outcome, Progress, Request, UnfinishedQuery, UnfinishedRequests
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 
@@ -156,7 +164,46 @@ def receive_unfinished(data: bytes) -> None:
         _replied(UnfinishedRequest.of(active))
 
 
+def receive_request(data: bytes) -> None:
+    """Read a named producer's request, or its id if the rest is invalid."""
+    decode_request("dilaserve.cell0.requests.alice", data)
+
+
+def receive_unfinished_query(data: bytes) -> None:
+    """Find the unfinished requests that a gateway asks for."""
+    list(matching_requests(decode(data, UnfinishedQuery), [], _core_with_request(None)))
+
+
+def receive_use(data: bytes) -> None:
+    """Count the use of API keys at another gateway, then that of a request here."""
+    use = decode(data, GatewayUse)
+
+    async def count() -> None:
+        here = KeyUse(dict)
+        here.receive(use, 0.0)
+        for rate in use.rates:
+            here.acquire(rate.key, rate.per_minute)
+            here.in_flight_elsewhere(rate.key)
+
+    asyncio.run(count())
+
+
+def receive_health(data: bytes) -> None:
+    """Show the process of a service on the console."""
+    watch = ServiceWatch()
+    watch.receive("worker", decode(data, ServiceHealth))
+    for view in watch.views(None):
+        _replied(view)
+
+
+def receive_batch(data: bytes) -> None:
+    """Show a batch to its client."""
+    _replied(batch_object(decode(data, Batch)))
+
+
 RECEIVERS = [
+    Receiver("scheduler: request", Request, receive_request),
+    Receiver("scheduler: query of unfinished requests", UnfinishedQuery, receive_unfinished_query),
     Receiver("scheduler: step results", StepResults, receive_results),
     Receiver("scheduler: checkpoint", Checkpoint, receive_checkpoint),
     Receiver("scheduler and gateway: registration", Instance, receive_instance),
@@ -168,6 +215,9 @@ RECEIVERS = [
     Receiver("gateway and reconfigurator: outcome", Outcome, receive_outcome),
     Receiver("gateway: requests in progress", UnfinishedRequests, receive_unfinished),
     Receiver("gateway: statistics", SchedulerStats, receive_stats),
+    Receiver("gateway: use of keys", GatewayUse, receive_use),
+    Receiver("gateway: state of a service", ServiceHealth, receive_health),
+    Receiver("gateway: batch", Batch, receive_batch),
     Receiver("reconfigurator: arrival", Arrival, lambda data: arrival_row(decode(data, Arrival))),
     Receiver("reconfigurator: plan", PlanRecord, lambda data: plan_row(decode(data, PlanRecord))),
 ]

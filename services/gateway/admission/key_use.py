@@ -52,7 +52,7 @@ class KeyUse:
         async def receive(msg: Msg) -> None:
             use = try_decode(msg, GatewayUse)
             if use is not None and use.gateway != self._gateway:
-                self._receive(use, _now_s() - clock.now_s())
+                self.receive(use, _now_s() - clock.now_s())
 
         await bus.nc.subscribe(bus.subjects.key_use, cb=receive)
         published, published_s = dict[str, int](), 0.0
@@ -76,7 +76,8 @@ class KeyUse:
         self._allowed = Counter()
         return GatewayUse(gateway=self._gateway, rates=rates, in_flight=in_flight)
 
-    def _receive(self, use: GatewayUse, to_loop_s: float) -> None:
+    def receive(self, use: GatewayUse, to_loop_s: float) -> None:
+        """Count the use of another gateway. `to_loop_s`: the loop's clock less the bus's."""
         now_s = _now_s()
         for rate in use.rates:
             self._rates.count(rate.key, rate.per_minute, rate.allowed, now_s)

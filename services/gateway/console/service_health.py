@@ -48,9 +48,12 @@ class ServiceWatch:
 
     async def _receive(self, msg: Msg) -> None:
         health = try_decode(msg, ServiceHealth)
-        if health is None:
-            return
-        name = name_in(msg.subject), health.process
+        if health is not None:
+            self.receive(name_in(msg.subject), health)
+
+    def receive(self, service: str, health: ServiceHealth) -> None:
+        """Note the last message of a process of this service."""
+        name = service, health.process
         if health.has_ended:
             self._last.pop(name, None)
         else:

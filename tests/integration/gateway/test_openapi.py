@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from experiments.fuzz.routes import BODIES, ROUTES
 from services.gateway.api.errors import _INVALID
 from tests.support.gateway import RunningGateway
 
@@ -28,6 +29,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+MODEL = "tiny-llada"
 ENDLESS_PATH = "/events"
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/rest-api.md"
@@ -56,6 +58,17 @@ async def test_the_page_describes_every_path_and_field(lonely_gateway: RunningGa
     fields = {name for schema in schemas for name in schema["properties"]}
     fields |= {found["name"] for _, what in paths for found in what.get("parameters", []) if found["in"] != "path"}
     assert [name for name in [*(path for path, _ in paths), *sorted(fields)] if f"`{name}`" not in page] == []
+
+
+async def test_every_post_route_is_fuzzed(lonely_gateway: RunningGateway) -> None:
+    document = (await lonely_gateway.http.get("/openapi.json")).json()
+    assert {path for path, methods in document["paths"].items() if "post" in methods} == set(ROUTES)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_the_bodies_that_the_fuzzer_damages_are_valid(gateway: RunningGateway, path: str) -> None:
+    reply = await gateway.http.post(path, json=BODIES[path] | ({} if path == "/v1/batches" else {"model": MODEL}))
+    assert reply.status_code == (404 if path == "/v1/batches" else 200), reply.text  # no file has been uploaded
 
 
 def test_the_page_describes_every_error_code() -> None:

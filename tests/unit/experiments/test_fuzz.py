@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from experiments.fuzz.live import message_targets
 from experiments.fuzz.mutations import mutated_message
 from experiments.fuzz.receivers import RECEIVERS, Receiver
 from experiments.fuzz.samples import SAMPLES, plain
 from shared.bus.codec import encode
 from shared.errors import BadInput
+from shared.messages.decisions import StepDecisions
+from shared.messages.gateway import StoredFile
+from shared.messages.launch import LaunchReply
+from shared.messages.predict import StepsLeft
+from shared.messages.requests import ActiveRequest, UnfinishedRequests
 
 INPUTS = 150
+ANSWERS = (ActiveRequest, UnfinishedRequests, StepsLeft, LaunchReply)  # on a subject that the asking service makes
 STORED = Path(__file__).parents[2] / "contract" / "samples"
 
 
@@ -28,6 +35,12 @@ def test_a_damaged_message_is_refused_or_read_without_another_error(receiver: Re
         except BadInput:
             refused += 1
     assert 0 < refused < INPUTS
+
+
+def test_every_message_on_a_subject_is_sent_to_a_running_cluster() -> None:
+    sent = {kind for kind, _ in message_targets("a-1", ["weights.a", "canary.a"])}
+    assert sent | {*ANSWERS, StepDecisions, StoredFile} == set(SAMPLES)  # parts of an outcome and of an object's entry
+    assert not sent & {*ANSWERS}
 
 
 def test_every_type_of_message_is_fuzzed() -> None:
