@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from experiments.fuzz.live import BODIES
 from experiments.fuzz.mutations import mutated_body
+from experiments.fuzz.routes import BODIES
 from tests.support.gateway import RunningGateway
 
 INPUTS = 150
