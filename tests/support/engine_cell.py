@@ -214,7 +214,7 @@ def candidates_of(batch: ForwardBatch) -> Candidates:
     return Candidates(*(torch.from_numpy(values) for values in (request, batch.current, batch.limits)))
 
 
-UNWRITTEN = -1, -1, True  # an entry of a region that no step has filled yet
+UNWRITTEN = -1, -1, True, None  # an entry of a region that no step has filled yet
 
 
 class Poisoned(Exception):  # noqa: N818
@@ -230,8 +230,9 @@ class ScriptedModel:
     config: ModelConfig
     poison: frozenset[int] = frozenset()  # numbers of the texts whose steps fail
     is_small: bool = False  # whether two requests at once exceed the device's memory
-    # Entry -> request and position of its keys, and whether a token of their block was not final.
-    cached: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
+    # Entry -> request and position of its keys, whether a token of their block was not final, and the output positions
+    # that were masked in the whole text; None if only a part of it was computed.
+    cached: dict[int, tuple[int, int, bool, frozenset[int] | None]] = field(default_factory=dict)
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
         if self.is_small and len(batch.seeds) > 1:
@@ -281,14 +282,20 @@ class ScriptedModel:
             columns = (owners, batch.positions.tolist(), batch.tokens.tolist())
             is_open = [token != self._final(owner, position) for owner, position, token in zip(*columns, strict=True)]
             unfinished = np.repeat(np.logical_or.reduceat(is_open, starts), batch.lengths).tolist()
-            for owner, position, entry, is_unfinished in zip(
-                *columns[:2], batch.write_entries.tolist(), unfinished, strict=True
+            masked = [
+                self._masked(owner, batch.tokens[start : start + own]) if own == length else None
+                for owner, start, own, length in zip(span_owners, starts, batch.lengths, batch.key_lengths, strict=True)
+            ]
+            of_span = np.arange(len(starts)).repeat(batch.lengths).tolist()
+            for owner, position, entry, is_unfinished, span in zip(
+                *columns[:2], batch.write_entries.tolist(), unfinished, of_span, strict=True
             ):
-                self.cached[entry] = (owner, position, is_unfinished)
-            spans = (x.tolist() for x in (span_owners, batch.key_starts, batch.key_lengths, batch.lengths))
-            for owner, start, length, own in zip(*spans, strict=True):
+                self.cached[entry] = (owner, position, is_unfinished, masked[span])
+            spans = (x.tolist() for x in (span_owners, batch.key_starts, batch.key_lengths, batch.lengths, starts))
+            for owner, start, length, own, first in zip(*spans, strict=True):
+                begins = int(batch.positions[first])
                 for position in range(length):
-                    computed_by, computed_at, is_unfinished = self.cached[start + position]
+                    computed_by, computed_at, is_unfinished, masked_then = self.cached[start + position]
                     assert computed_at >= 0, "keys of no token"
                     is_alike = computed_by == owner or (
                         not is_unfinished and self._beginning(computed_by, position) == self._beginning(owner, position)
@@ -297,6 +304,18 @@ class ScriptedModel:
                     assert computed_at == position
                     is_earlier = self.config.is_block_causal and position < length - own
                     assert not (is_earlier and is_unfinished), "keys of an unfinished block"
+                    is_kept = not self.config.is_block_causal and not begins <= position < begins + own
+                    assert not is_kept or masked_then == self._free_from(owner, begins), "keys of another block's start"
+
+    def _masked(self, owner: int, canvas: Int64) -> frozenset[int]:
+        """The output positions that are masked in a whole text."""
+        return frozenset((np.flatnonzero(canvas == MASK_ID) - self.texts[owner].prompt_length).tolist())
+
+    def _free_from(self, owner: int, start: int) -> frozenset[int]:
+        """The output positions that are masked when the block begins that starts at this position of the text."""
+        text = self.texts[owner]
+        free = free_positions(pack_int32(text.pinned), text.length)
+        return frozenset(free[free >= start - text.prompt_length].tolist())
 
     def _final(self, owner: int, position: int) -> int:
         """The token of a text when its block has ended."""
@@ -414,8 +433,15 @@ class EngineCell:
         self.cycle([self.heartbeat(name)])
 
     def end_worker(self, name: str) -> None:
+        self._remove_worker(name, ev.InstanceLost(name))
+
+    def quarantine_worker(self, name: str) -> None:
+        """End a worker that computes wrong: its texts start again, except those that clients have read."""
+        self._remove_worker(name, ev.InstanceQuarantined(name), ev.InstanceLost(name))
+
+    def _remove_worker(self, name: str, *events: ev.Event) -> None:
         del self.engines[name], self.models[name], self.jobs[name]
-        self.cycle([ev.InstanceLost(name)])
+        self.cycle(events)
 
     def submit(self, text: Text) -> None:
         text = replace(text, is_aligned=self.mode is CacheMode.BLOCK)

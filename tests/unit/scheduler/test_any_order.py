@@ -32,7 +32,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.num_requests = self.num_started = 0
 
     @initialize(
-        mode=st.sampled_from([CacheMode.NONE, CacheMode.DUAL, CacheMode.BLOCK]),
+        mode=st.sampled_from(CacheMode),
         lookahead=st.integers(0, 1),
         moves=st.sampled_from(MigrationPolicy),
         number=WHICH,
@@ -110,6 +110,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(which=WHICH)
     def die(self, which: int) -> None:
         self.cell.end_worker(self.one(which))
+
+    @rule(which=WHICH)
+    def quarantine(self, which: int) -> None:
+        self.cell.quarantine_worker(self.one(which))
 
     @rule(which=WHICH, at_once=st.booleans())
     def lose_and_register_again(self, which: int, *, at_once: bool) -> None:
