@@ -65,7 +65,7 @@ def test_in_a_container_doctor_looks_only_for_the_packages_of_its_service() -> N
     assert len(checks.machine({"SERVICE": "something else"})) > len(found)
 
 
-def test_in_a_container_doctor_reports_the_disk_of_the_bus_if_its_store_is_there(
+def test_in_a_container_doctor_reports_the_disk_of_the_bus_if_it_sees_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"SERVICE": "gateway", "DILASERVE_BUS_STORE_DIR": str(tmp_path)}
