@@ -17,8 +17,9 @@ import httpx
 import typer
 
 from experiments.fault_load import bus_monitor
-from experiments.fault_table.faults import FAULTS, Fault
+from experiments.fault_table.faults import Fault
 from experiments.fault_table.load import ANSWER_S, THRESHOLD, figures, open_loop, send
+from experiments.fault_table.rows import FAULTS
 from experiments.fault_table.table import FaultRow, read_rows, write_rows, write_table
 from experiments.fault_table.target import FaultTarget, environment, model_option, own_bus
 from experiments.live_cluster import held_out_requests, live_cluster

@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fault_load import processes_of
 from experiments.fault_table.broken_service.sitecustomize import POISON_SEED
 from experiments.fault_table.load import ANSWER_S, open_loop
-from experiments.fault_table.target import ClusterNeeds, FaultTarget, flip_bytes, truncate
+from experiments.fault_table.target import ClusterNeeds, FaultTarget
 from experiments.live_cluster import CELL, chat_body
 from shared.bus.client import Bus
 
@@ -161,25 +161,48 @@ def damage_file(pattern: str, damage: Callable[[Path], None]) -> Apply:
     return apply
 
 
-async def damage_weights(target: FaultTarget) -> None:
-    """Invert bytes of the model's weights, and kill a worker, which loads them again."""
-    flip_bytes(target.directory / DEMO_MODEL.name / "model.safetensors")
-    busiest_first("worker")[0].kill()
+def damage_model(name: str, damage: Callable[[Path], None], service: str) -> Apply:
+    """Damage a file of the model, and kill the busiest process of a service, which reads it again."""
+
+    async def apply(target: FaultTarget) -> None:
+        damage(target.directory / DEMO_MODEL.name / name)
+        busiest_first(service)[0].kill()
+
+    return apply
 
 
-async def delete_requests(target: FaultTarget) -> None:
-    """Delete the stream of requests."""
+@asynccontextmanager
+async def bus_of(target: FaultTarget) -> AsyncIterator[Bus]:
+    """A connection of the experiment's own."""
     bus = await Bus.connect(target.nats_url, CELL, name="experiment")
     try:
-        await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+        yield bus
     finally:
         await bus.close()
 
 
+async def delete_requests(target: FaultTarget) -> None:
+    """Delete the stream of requests."""
+    async with bus_of(target) as bus:
+        await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+
+
+def fill_stream(kind: str) -> Apply:
+    """Let a stream take no further message for STOP_S."""
+
+    async def apply(target: FaultTarget) -> None:
+        async with bus_of(target) as bus:
+            config = (await bus.js.stream_info(bus.subjects.stream(kind))).config
+            await bus.js.update_stream(config.evolve(max_msgs=1, max_bytes=1))
+            await asyncio.sleep(STOP_S)
+            await bus.js.update_stream(config)
+
+    return apply
+
+
 async def send_invalid_messages(target: FaultTarget) -> None:
     """Publish messages that cannot be read, or have impossible values, on every subject that a service receives."""
-    bus = await Bus.connect(target.nats_url, CELL, name="experiment")
-    try:
+    async with bus_of(target) as bus:
         subjects = bus.subjects
         instances = await (await bus.bucket(subjects.instances_bucket)).keys()
         of_instances = [
@@ -192,8 +215,6 @@ async def send_invalid_messages(target: FaultTarget) -> None:
             for content in INVALID:
                 await bus.nc.publish(subject, content)
         await bus.nc.flush()
-    finally:
-        await bus.close()
 
 
 async def kill_leader_again_and_again(target: FaultTarget) -> None:
@@ -224,64 +245,3 @@ def broken(how: str) -> ClusterNeeds:
     """A cluster with a service that breaks: see broken_service."""
     path = os.pathsep.join([str(BROKEN_SERVICE), os.environ.get("PYTHONPATH", "")])
     return ClusterNeeds(environ={"PYTHONPATH": path, "DILASERVE_BROKEN": how})
-
-
-REQUESTS, OUTCOMES, CLAIMS = (f"{stream}-*/msgs/*.blk" for stream in ("REQUESTS", "OUTCOMES", "KV_claims"))
-DESCRIPTION = "ARRIVALS-*/meta.inf"
-STANDBY = ClusterNeeds(options=("--standby",))
-OWN_BUS = ClusterNeeds(own_bus=True)
-
-FAULTS = [
-    Fault("kill gateway", kill("gateway")),
-    Fault("kill scheduler", kill_leader),
-    Fault("kill scheduler, with a standby", kill_leader, STANDBY),
-    Fault("kill one worker", kill("worker")),
-    Fault("end one worker in order (SIGTERM)", terminate("worker")),
-    Fault("kill all workers", kill("worker", every=True)),
-    Fault("kill predictor", kill("predictor")),
-    Fault("kill reconfigurator", kill("reconfigurator")),
-    Fault("kill NATS", kill("nats-server")),
-    Fault("kill Postgres", kill("postgres")),
-    Fault("kill scheduler and worker", kill("scheduler", "worker")),
-    Fault("kill NATS and scheduler", kill("nats-server", "scheduler")),
-    Fault("kill NATS and gateway", kill("nats-server", "gateway")),
-    Fault("kill scheduler and gateway", kill("scheduler", "gateway")),
-    Fault("kill the leading scheduler five times", kill_leader_again_and_again),
-    Fault("kill every process, then start again", restart_all, OWN_BUS),
-    Fault("stop gateway 10 s", stop("gateway")),
-    Fault("stop scheduler 10 s", stop_leader),
-    Fault("stop scheduler 10 s, with a standby", stop_leader, STANDBY),
-    Fault("stop one worker 10 s", stop("worker")),
-    Fault("stop all workers 10 s", stop("worker", every=True)),
-    Fault("stop predictor 10 s", stop("predictor")),
-    Fault("stop reconfigurator 10 s", stop("reconfigurator")),
-    Fault("stop NATS 10 s", stop("nats-server")),
-    Fault("stop Postgres 10 s", stop("postgres")),
-    Fault("reset all NATS connections, 0.8 s undelivered", break_connections(0.8), OWN_BUS),
-    Fault("reset all NATS connections, 3 s undelivered", break_connections(3.0), OWN_BUS),
-    Fault("reset the scheduler's connection, 0.8 s undelivered", break_connections(0.8, "scheduler"), OWN_BUS),
-    Fault("half-open connection of the scheduler", half_open, OWN_BUS),
-    Fault("NATS's disk full 10 s, NATS restarted", fill_disk, ClusterNeeds(own_bus=True, disk_mb=64)),
-    Fault("8 bytes of the stream of requests flipped, NATS restarted", damage_file(REQUESTS, flip_bytes), OWN_BUS),
-    Fault("half of the stream of requests cut off, NATS restarted", damage_file(REQUESTS, truncate), OWN_BUS),
-    Fault("8 bytes of the stream of outcomes flipped, NATS restarted", damage_file(OUTCOMES, flip_bytes), OWN_BUS),
-    Fault("8 bytes of the claims of keys flipped, NATS restarted", damage_file(CLAIMS, flip_bytes), OWN_BUS),
-    Fault("8 bytes of a stream's description flipped, NATS restarted", damage_file(DESCRIPTION, flip_bytes), OWN_BUS),
-    Fault("the stream of requests deleted", delete_requests),
-    Fault("invalid messages on all subjects", send_invalid_messages, OWN_BUS),
-    Fault("8 bytes of the weights flipped, a worker killed", damage_weights, ClusterNeeds(own_model=True)),
-    Fault("a worker computes NaN", break_busiest("worker"), broken("worker:nan")),
-    Fault("a worker computes random tokens", break_busiest("worker", AFTER_CANARY_S), broken("worker:random")),
-    Fault("an iteration hangs", break_busiest("worker"), broken("worker:hang")),
-    Fault("one request raises an error in its workers", poison(1), broken("worker:poison-error")),
-    Fault("one request crashes its workers", poison(1), broken("worker:poison-crash")),
-    Fault("three requests crash their workers", poison(3), broken("worker:poison-crash")),
-    Fault("one request hangs its workers", poison(1), broken("worker:poison-hang")),
-    Fault("a worker's clock 1 h ahead", break_busiest("worker"), broken("worker:clock")),
-    Fault("the gateway's clock 1 h ahead", break_busiest("gateway"), broken("gateway:clock")),
-    Fault("the scheduler's clock 1 h ahead", break_busiest("scheduler"), broken("scheduler:clock")),
-    Fault("the scheduler's clock 10 min behind", break_busiest("scheduler"), broken("scheduler:clock-behind")),
-    Fault("500 more requests in 5 s", overload(120_000)),
-    Fault("500 more requests in 5 s, policy fixed", overload(120_000), ClusterNeeds(options=("--policy", "fixed"))),
-    Fault("500 more requests in 5 s with an SLO of 2 s, --shed", overload(2_000), ClusterNeeds(options=("--shed",))),
-]

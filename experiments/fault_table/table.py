@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from experiments.fault_table.faults import FAULTS
+from experiments.fault_table.rows import FAULTS
 from experiments.report import RESULTS, markdown_table
 
 STORED = RESULTS / "fault_table.jsonl"

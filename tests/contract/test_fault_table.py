@@ -1,6 +1,6 @@
 """docs/reliability.md has the stored table of faults."""
 
-from experiments.fault_table.faults import FAULTS
+from experiments.fault_table.rows import FAULTS
 from experiments.fault_table.table import PAGE, read_rows, table
 
 MIN_REQUESTS = 120
