@@ -26,7 +26,7 @@ from dilaserve.stack.nats import nats_programs
 from dilaserve.stack.process import Program
 from experiments.fault_load import bus_monitor
 from experiments.fault_table.load import ANSWER_S, THRESHOLD, Answer, figures, open_loop, send
-from experiments.live_cluster import CELL, SUBJECTS, held_out_requests, live_cluster
+from experiments.live_cluster import CELL, SUBJECTS, connected, held_out_requests, live_cluster
 from experiments.report import RESULTS, Report, target_list
 from experiments.scheduler_failover import longest_pause_s
 from shared.bus.client import Bus
@@ -149,16 +149,12 @@ def bus_servers(count: int) -> Iterator[tuple[BusServers, str]]:
 
 async def leaders(nats_url: str) -> dict[str, str]:
     """The server that leads each stream and bucket, once each has all its replicas."""
-    bus = await Bus.connect(nats_url, CELL, name="experiment")
-    try:
-        async with asyncio.timeout(CURRENT_S):
-            while True:
-                infos = [await _info(bus, name) for name in sorted(stream_names(SUBJECTS))]
-                if all(info is not None and is_current(info) for info in infos):
-                    return {str(info.config.name): leader_of(info) for info in infos if info is not None}
-                await asyncio.sleep(0.5)
-    finally:
-        await bus.close()
+    async with connected(nats_url) as bus, asyncio.timeout(CURRENT_S):
+        while True:
+            infos = [await _info(bus, name) for name in sorted(stream_names(SUBJECTS))]
+            if all(info is not None and is_current(info) for info in infos):
+                return {str(info.config.name): leader_of(info) for info in infos if info is not None}
+            await asyncio.sleep(0.5)
 
 
 async def _info(bus: Bus, stream: str) -> StreamInfo | None:

@@ -12,9 +12,9 @@ import httpx
 import psutil
 from nats.aio.msg import Msg
 
-from experiments.live_cluster import CELL, SUBJECTS, chat_body, subscribed
+from experiments.live_cluster import SUBJECTS, chat_body, connected, subscribed
 from services.scheduler.io.lease import KEY as LEASE_KEY
-from shared.bus.client import Bus, last_token
+from shared.bus.client import last_token
 from shared.bus.codec import decode
 from shared.messages.requests import Outcome
 from shared.messages.stats import SchedulerStats
@@ -144,11 +144,8 @@ def processes_of(name: str) -> list[psutil.Process]:
 
 async def leading_process(nats_url: str) -> psutil.Process:
     """The scheduler of this machine that holds the lease."""
-    bus = await Bus.connect(nats_url, CELL, name="experiment")
-    try:
+    async with connected(nats_url) as bus:
         lease = await (await bus.bucket(bus.subjects.leases_bucket)).get(LEASE_KEY)
-    finally:
-        await bus.close()
     return psutil.Process(int((lease.value or b"").rpartition(b":")[2]))
 
 

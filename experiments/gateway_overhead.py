@@ -21,11 +21,10 @@ import numpy as np
 import typer
 
 from dilaserve.load.workload import LoadRequest
-from experiments.live_cluster import CELL, chat_body, held_out_requests, live_cluster
+from experiments.live_cluster import chat_body, connected, held_out_requests, live_cluster
 from experiments.report import RESULTS, Report
 from experiments.switch_cost import switch_ms
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
-from shared.bus.client import Bus
 
 TARGET_MS = 5.0  # for the median overhead of a request that is alone on the cluster
 WARM_UP = 20  # requests on each cluster, not counted
@@ -126,10 +125,9 @@ async def closed_loop(url: str, rows: Sequence[LoadRequest], concurrency: int, c
 
 async def stored_s(nats_url: str, timed: Sequence[TimedRequest]) -> list[float]:
     """The time at which each outcome was stored, by the bus's clock. Units: Unix time."""
-    bus = await Bus.connect(nats_url, CELL, name="overhead")
-    stream = bus.subjects.stream("OUTCOMES")
-    found = [await bus.js.get_last_msg(stream, bus.subjects.outcomes(one.request_id)) for one in timed]
-    await bus.close()
+    async with connected(nats_url) as bus:
+        stream = bus.subjects.stream("OUTCOMES")
+        found = [await bus.js.get_last_msg(stream, bus.subjects.outcomes(one.request_id)) for one in timed]
     return [msg.time.timestamp() if msg.time else math.nan for msg in found]
 
 

@@ -87,18 +87,25 @@ def chat_body(prompt: str, **options: object) -> dict[str, object]:
 
 
 @asynccontextmanager
+async def connected(nats_url: str) -> AsyncIterator[Bus]:
+    """A connection to the cluster's bus during the body."""
+    bus = await Bus.connect(nats_url, CELL, name="experiment")
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
 async def subscribed(nats_url: str, handlers: Mapping[str, Callable[[Msg], None]]) -> AsyncIterator[None]:
     """Call each subject's handler with its messages, until all that arrived during the body are handled."""
 
     async def receive(handle: Callable[[Msg], None], msg: Msg) -> None:
         handle(msg)
 
-    bus = await Bus.connect(nats_url, CELL, name="experiment")
-    try:
+    async with connected(nats_url) as bus:
         for subject, handle in handlers.items():
             await bus.nc.subscribe(subject, cb=partial(receive, handle))
         await bus.nc.flush()
         yield
         await bus.nc.flush()
-    finally:
-        await bus.close()

@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,7 @@ from experiments.fault_load import processes_of
 from experiments.fault_table.broken_service.sitecustomize import POISON_SEED
 from experiments.fault_table.load import ANSWER_S, open_loop
 from experiments.fault_table.target import ClusterNeeds, FaultTarget
-from experiments.live_cluster import CELL, chat_body
-from shared.bus.client import Bus
+from experiments.live_cluster import chat_body, connected
 
 STOP_S = 10.0
 KILLS = 5
@@ -171,19 +170,9 @@ def damage_model(name: str, damage: Callable[[Path], None], service: str) -> App
     return apply
 
 
-@asynccontextmanager
-async def bus_of(target: FaultTarget) -> AsyncIterator[Bus]:
-    """A connection of the experiment's own."""
-    bus = await Bus.connect(target.nats_url, CELL, name="experiment")
-    try:
-        yield bus
-    finally:
-        await bus.close()
-
-
 async def delete_requests(target: FaultTarget) -> None:
     """Delete the stream of requests."""
-    async with bus_of(target) as bus:
+    async with connected(target.nats_url) as bus:
         await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
 
 
@@ -191,7 +180,7 @@ def fill_stream(kind: str) -> Apply:
     """Let a stream take no further message for STOP_S."""
 
     async def apply(target: FaultTarget) -> None:
-        async with bus_of(target) as bus:
+        async with connected(target.nats_url) as bus:
             config = (await bus.js.stream_info(bus.subjects.stream(kind))).config
             await bus.js.update_stream(config.evolve(max_msgs=1, max_bytes=1))
             await asyncio.sleep(STOP_S)
@@ -202,7 +191,7 @@ def fill_stream(kind: str) -> Apply:
 
 async def send_invalid_messages(target: FaultTarget) -> None:
     """Publish messages that cannot be read, or have impossible values, on every subject that a service receives."""
-    async with bus_of(target) as bus:
+    async with connected(target.nats_url) as bus:
         subjects = bus.subjects
         instances = await (await bus.bucket(subjects.instances_bucket)).keys()
         of_instances = [

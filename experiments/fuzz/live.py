@@ -14,7 +14,7 @@ import psutil
 from experiments.fuzz.mutations import mutated_message
 from experiments.fuzz.routes import ROUTES
 from experiments.fuzz.samples import SAMPLES, plain
-from experiments.live_cluster import CELL, SUBJECTS, LiveCluster, chat_body, live_cluster
+from experiments.live_cluster import SUBJECTS, LiveCluster, chat_body, connected, live_cluster
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.errors import BadInput
@@ -74,16 +74,13 @@ async def _fuzz_route(cluster: LiveCluster, path: str, seed: int, seconds: float
 
 
 async def _fuzz_subjects(cluster: LiveCluster, seed: int, seconds: float) -> list[Row]:
-    bus = await Bus.connect(cluster.nats_url, CELL, name="fuzz")
-    try:
+    async with connected(cluster.nats_url) as bus:
         records = await (await bus.bucket(SUBJECTS.models_bucket)).keys()
         targets = message_targets(await _instance_id(cluster), records)
         rows = [await _fuzz_subject(bus, kind, subject, seed, seconds / len(targets)) for kind, subject in targets]
         for pid in _processes()["worker"]:
             psutil.Process(pid).kill()  # those that start now read the records of the model
         rows.append(await _serves(cluster))
-    finally:
-        await bus.close()
     return rows
 
 
