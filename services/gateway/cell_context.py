@@ -11,7 +11,7 @@ from services.gateway.bus_connection import BusConnection
 from services.gateway.cell_load import CellLoadTracker
 from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.console.unfinished_requests import UnfinishedReader
-from services.gateway.inflight import Confirm, InFlightRequest, InFlightRequests
+from services.gateway.inflight import InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.bus.cell_config import wait_and_check_config
@@ -41,13 +41,14 @@ class CellContext:
     def of(cls, settings: GatewaySettings, text: TextModel) -> Self:
         connection, timeout_s = BusConnection(), settings.request_timeout_s
         readiness = Readiness(connection, text.card.name, max_queue_s=timeout_s / 2, store_dir=settings.bus_store_dir)
+        load = CellLoadTracker(readiness)
         return cls(
             settings=settings,
             text=text,
             connection=connection,
             readiness=readiness,
-            load=CellLoadTracker(readiness),
-            inflight=InFlightRequests(connection, text.card, timeout_s),
+            load=load,
+            inflight=InFlightRequests(connection, text.card, timeout_s, load.count),
             unfinished=UnfinishedReader(connection),
             monitor=ClusterMonitor(settings, text.card.name, readiness),
             slo_admission=SloAdmission(settings.default_slo_s or DEFAULT_SLO_S) if settings.shed else None,
@@ -71,19 +72,6 @@ class CellContext:
         if wait_s > 0:
             message = "slo_ms: the request could not meet its SLO even at the lowest threshold"
             raise ApiError(429, message, param="slo_ms", code=SLO_UNATTAINABLE, retry_after_s=wait_s)
-
-    async def open(
-        self,
-        request: Request,
-        owner: str,
-        arrived_s: float,
-        *,
-        confirm: Confirm | None = None,
-        timeout_s: float | None = None,
-    ) -> InFlightRequest:
-        """Send a request to the cell. Parameters and errors: as InFlightRequests.open."""
-        self.load.count()
-        return await self.inflight.open(request, owner, arrived_s, confirm=confirm, timeout_s=timeout_s)
 
     async def run(self, uses: Sequence[Callable[[Bus], Coroutine[Any, Any, None]]] = ()) -> None:
         """Connect to the bus, subscribe, then watch its storage and run all `uses` of it, until cancelled.

@@ -178,8 +178,11 @@ class InFlightRequest:
 class InFlightRequests:
     """Opens, counts and closes the gateway's requests."""
 
-    def __init__(self, connection: BusConnection, card: ModelCard, timeout_s: float) -> None:
+    def __init__(
+        self, connection: BusConnection, card: ModelCard, timeout_s: float, on_open: Callable[[], None]
+    ) -> None:
         self._connection = connection
+        self._on_open = on_open
         self._card = card
         self._timeout_s = timeout_s
         self._open: dict[InFlightRequest, str] = {}  # value: the owner
@@ -217,6 +220,7 @@ class InFlightRequests:
         inflight = InFlightRequest(
             self._connection.bus, request, self._card, arrived_s, timeout_s or self._timeout_s, self._close, confirm
         )
+        self._on_open()
         self._open[inflight] = owner
         self._count_of[owner] += 1
         self._idle.clear()

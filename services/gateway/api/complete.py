@@ -195,7 +195,7 @@ async def _open(
 ) -> InFlightRequest:
     """Admit the request, and publish it in the cell."""
     context.admission.admit(key, request, cell)
-    return await cell.open(request, key.key_id, start_s, confirm=confirm)
+    return await cell.inflight.open(request, key.key_id, start_s, confirm=confirm)
 
 
 async def _open_keyed(

@@ -62,7 +62,7 @@ class LineServer:
         request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
         cell, confirm = await model.claimed_line(request_id)
         cell.readiness.check_storage()
-        inflight = await cell.open(request, BATCH_OWNER, start_s, confirm=confirm, timeout_s=left_s)
+        inflight = await cell.inflight.open(request, BATCH_OWNER, start_s, confirm=confirm, timeout_s=left_s)
         try:
             outcome = await inflight.outcome()
         finally:
