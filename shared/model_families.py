@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.errors import BadInput
-
 LLADA21_EDIT_THRESHOLD = 0.5  # of its authors' quality mode
 
 
@@ -31,13 +29,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """The architecture that a config.json names. Raises: BadInput if it names no supported one."""
+    """The architecture that a config.json names. Raises: ValueError if it names no supported one."""
     names = config.get("architectures") or []
     names = names if isinstance(names, list) else [names]
     found = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
     if found is None:
         named = ", ".join(map(str, names)) or "none"
-        raise BadInput(f"architecture: {named}; supported: {', '.join(ARCHITECTURES)}", "model")
+        raise ValueError(f"architecture: {named}; supported: {', '.join(ARCHITECTURES)}")
     return found
 
 

@@ -283,7 +283,7 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
             block_length=block_length_of(config),
             edit_threshold=usual_edit_threshold(config, name),
         )
-    except BadInput as error:
-        raise BadInput(f"{path}: {error.message}", field="model") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} lacks {error}", field="model") from None
+    except KeyError as error:
+        raise BadInput(f"{path} lacks the key {error}", field="model") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BadInput(f"{path}: {error}", field="model") from None

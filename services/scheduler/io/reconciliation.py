@@ -35,9 +35,9 @@ MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time betw
 async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[str], bool]) -> None:
     """Check the requests accepted before, then wait until cancelled. `is_known(request_id)`: whether this scheduler has
     received the request. Tries again while the bus is unavailable."""
-    arrivals = await retry(partial(_accepted, bus, clock))
+    accepted = await retry(partial(_accepted, bus, clock))
     await _wait_for_delivery(bus, epoch)
-    missing = await _without_outcome(bus, arrivals, is_known)
+    missing = await _without_outcome(bus, accepted, is_known)
     if missing:
         await asyncio.sleep(SETTLE_S)
         missing = await _without_outcome(bus, missing, is_known)
@@ -51,10 +51,10 @@ async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:
     """One for each accepted request; of a claimed one without the numbers of tokens if no scheduler has received it."""
     start = datetime.fromtimestamp(clock.now_s(), UTC) - MAX_AGE
     since = {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
-    claims, names = bus.subjects.claims_bucket, bus.subjects
+    subjects, bucket = bus.subjects, bus.subjects.claims_bucket
     with bus_errors("read the accepted requests"):
-        claimed = await read_stream(bus, f"KV_{claims}", f"$KV.{claims}.>", **since)
-        arrived = await read_stream(bus, names.stream("ARRIVALS"), names.arrivals, **since)
+        claimed = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", **since)
+        arrived = await read_stream(bus, subjects.stream("ARRIVALS"), subjects.arrivals, **since)
     accepted = [*(_claimed(msg) for msg in claimed), *(try_decode(msg, Arrival) for msg in arrived)]
     return list({arrival.request_id: arrival for arrival in accepted if arrival is not None}.values())
 

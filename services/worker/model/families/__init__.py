@@ -12,7 +12,6 @@ from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import Llada
 from services.worker.model.families.llada2 import Llada2
 from services.worker.model.families.sdar import Sdar
-from shared.errors import BadInput
 from shared.model_families import with_defaults
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
@@ -45,9 +44,5 @@ def read_config(directory: Path) -> ModelConfig:
 
 def parse_config(raw: RawConfig) -> ModelConfig:
     """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
-    try:
-        config = with_defaults(raw)
-    except BadInput as error:
-        raise ValueError(error.message) from None
-    family = next(family for family in FAMILIES.values() if family.architecture in raw["architectures"])
-    return family.parse(config)
+    config = with_defaults(raw)
+    return next(each for each in FAMILIES.values() if each.architecture in config["architectures"]).parse(config)
