@@ -23,7 +23,7 @@ STOP_S = 10.0
 KILLS = 5
 BURST = 500  # requests of an overload: about three times what two instances serve
 BURST_S = 5.0  # seconds in which they are sent
-AFTER_CANARY_S = 4.0  # from the usual begin of a fault to a time after which no canary is due for seconds
+AFTER_CANARY_S = 4.0  # delay of a fault after its usual start: a canary has just run, the next is seconds away
 BROKEN_SERVICE = Path(__file__).parent / "broken_service"
 PAGE_BYTES = 1 << 16
 INVALID = (b"", b"\xc1", b"{", b"{}", b'{"request_id": 3}', b'{"request_id": "none", "epoch": -1}', b"[" * 100_000)
@@ -42,7 +42,7 @@ class Fault:
 
 
 def busiest_first(name: str) -> list[psutil.Process]:
-    """The processes of a name by their CPU time: at this load one of two workers has nearly all requests."""
+    """The processes of a name by CPU time, highest first: at this load one of two workers gets nearly all requests."""
     return sorted(processes_of(name), key=lambda process: -process.cpu_times().user)
 
 
@@ -85,7 +85,7 @@ async def stop_leader(target: FaultTarget) -> None:
 
 
 def terminate(name: str) -> Apply:
-    """SIGTERM the busiest process of a name, which then ends in order."""
+    """SIGTERM the busiest process of a name, which then shuts down."""
 
     async def apply(_target: FaultTarget) -> None:
         busiest_first(name)[0].terminate()
@@ -94,7 +94,7 @@ def terminate(name: str) -> Apply:
 
 
 def break_busiest(name: str, wait_s: float = 0.0) -> Apply:
-    """Break the busiest process of a service from now on, as the environment asks."""
+    """Break the busiest process of a service from now on, as DILASERVE_BROKEN says."""
 
     async def apply(_target: FaultTarget) -> None:
         await asyncio.sleep(wait_s)
@@ -104,7 +104,7 @@ def break_busiest(name: str, wait_s: float = 0.0) -> Apply:
 
 
 def poison(count: int) -> Apply:
-    """Send requests that end each instance that runs them, until each has its reply."""
+    """Send `count` requests that make the instances that run them fail, and wait for all replies."""
 
     async def apply(target: FaultTarget) -> None:
         async with httpx.AsyncClient(base_url=target.url, timeout=ANSWER_S, trust_env=False) as http:
@@ -177,7 +177,7 @@ async def delete_requests(target: FaultTarget) -> None:
 
 
 def fill_stream(kind: str) -> Apply:
-    """Let a stream take no further message for STOP_S."""
+    """Make a stream refuse new messages for STOP_S."""
 
     async def apply(target: FaultTarget) -> None:
         async with connected(target.nats_url) as bus:

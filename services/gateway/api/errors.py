@@ -174,7 +174,8 @@ _WITH_FREE_KEYS = "metadata"  # an object with keys of the client's choice
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """A wrong value: its place, pydantic's type of error, and the reason. `name`: of the wrong field at this place."""
+    """A wrong value: its place, pydantic's type of error, and the reason. `name`: a field within `loc`, if one of
+    the gateway's own checks names it."""
 
     loc: tuple[int | str, ...]
     kind: str
@@ -208,8 +209,8 @@ def _wrong(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) 
 
 
 def _invalid(found: Sequence[_Wrong]) -> ApiError:
-    """The reply to the first wrong field. If it is a union, each of its members has errors: those count that the
-    gateway found itself, or else those of the member that fits best."""
+    """The reply to the first wrong field. Of a union, pydantic reports errors for every member: the first one of the
+    gateway's own checks counts, else those with the deepest location."""
     first, at = found[0], found[0].member_at
     same = [each for each in found if at >= 0 and each.member_at == at and each.loc[:at] == first.loc[:at]] or [first]
     best = [each for each in same if each.kind in _OWN][:1] or [

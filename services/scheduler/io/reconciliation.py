@@ -1,7 +1,8 @@
 """Ends accepted requests that the bus has lost, for example in a damaged file, with an error that gives the reason.
 
-They have no outcome, and their message is not in the stream. An earlier scheduler has recorded their arrival, or a
-gateway has confirmed their claim when the bus had stored them. A claim without this may be of a refused request.
+Such a request has neither an outcome nor a message in the stream, but is known to be accepted: an earlier scheduler
+recorded its arrival, or a gateway marked the claim of its Idempotency-Key as stored. Other claims do not count, since
+their request may have been refused.
 """
 
 import asyncio
@@ -33,8 +34,8 @@ MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time betw
 
 
 async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[str], bool]) -> None:
-    """Check the requests accepted before, then wait until cancelled. `is_known(request_id)`: whether this scheduler has
-    received the request. Tries again while the bus is unavailable."""
+    """Fail the lost requests among those accepted within MAX_AGE, then wait until cancelled. `is_known(request_id)`:
+    whether this scheduler has received the request. Tries again while the bus is unavailable."""
     accepted = await retry(partial(_accepted, bus, clock))
     await _wait_for_delivery(bus, epoch)
     missing = await _without_outcome(bus, accepted, is_known)
@@ -48,7 +49,7 @@ async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[s
 
 
 async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:
-    """One for each accepted request; of a claimed one without the numbers of tokens if no scheduler has received it."""
+    """One Arrival for each accepted request. The numbers of tokens are 0 if only its claim is known."""
     start = datetime.fromtimestamp(clock.now_s(), UTC) - MAX_AGE
     since = {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
     subjects, bucket = bus.subjects, bus.subjects.claims_bucket
@@ -60,7 +61,7 @@ async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:
 
 
 def _claimed(msg: Msg) -> Arrival | None:
-    """None if the claim is not confirmed."""
+    """None if the claim is not marked as stored."""
     claim, stored_s = try_decode(msg, Claim), msg.metadata.timestamp.timestamp()
     if claim is None or not claim.is_stored:
         return None
