@@ -23,7 +23,7 @@ STOP_S = 10.0
 KILLS = 5
 BURST = 500  # requests of an overload: about three times what two instances serve
 BURST_S = 5.0  # seconds in which they are sent
-AFTER_CANARY_S = 4.0  # delay of a fault after its usual start: a canary has just run, the next is seconds away
+AFTER_CANARY_S = 4.0  # delay of a fault after its usual start: a canary has just run, the next one is not due
 BROKEN_SERVICE = Path(__file__).parent / "broken_service"
 PAGE_BYTES = 1 << 16
 INVALID = (b"", b"\xc1", b"{", b"{}", b'{"request_id": 3}', b'{"request_id": "none", "epoch": -1}', b"[" * 100_000)
@@ -94,7 +94,7 @@ def terminate(name: str) -> Apply:
 
 
 def break_busiest(name: str, wait_s: float = 0.0) -> Apply:
-    """Break the busiest process of a service from now on, as DILASERVE_BROKEN says."""
+    """Break the busiest process of a service from now on, as DILASERVE_BROKEN asks."""
 
     async def apply(_target: FaultTarget) -> None:
         await asyncio.sleep(wait_s)
