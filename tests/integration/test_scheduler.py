@@ -83,9 +83,7 @@ async def test_a_message_that_is_no_outcome_does_not_take_the_place_of_one(share
     async with shared.instance():
         await shared.outcome(Request(request_id=request_id, prompt="hi"))
         await until(shared.all_acknowledged)
-    stored = await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
-    assert stored is not None
-    assert stored.status is OutcomeStatus.COMPLETED
+    assert (await stored(shared, request_id)).status is OutcomeStatus.COMPLETED
 
 
 async def test_outcomes_of_a_quarantined_instance_are_marked(shared: Cluster) -> None:
@@ -125,9 +123,16 @@ async def quarantine(cluster: Cluster, name: str) -> None:
 
 
 async def stored(cluster: Cluster, request_id: str) -> Outcome:
-    outcome = await cluster.bus.last("OUTCOMES", cluster.bus.subjects.outcomes(request_id), Outcome)
-    assert outcome is not None
-    return outcome
+    """Wait until an outcome is stored: a subscriber may receive it before."""
+    found: list[Outcome] = []
+
+    async def is_stored() -> bool:
+        outcome = await cluster.bus.last("OUTCOMES", cluster.bus.subjects.outcomes(request_id), Outcome)
+        found.extend([outcome] if outcome else [])
+        return bool(found)
+
+    await until(is_stored)
+    return found[-1]
 
 
 async def test_an_outcome_has_the_key_of_its_request(shared: Cluster) -> None:
@@ -140,16 +145,15 @@ async def test_a_json_request_without_client_library_is_answered_in_json(
     shared: Cluster, nats_server: NatsServer
 ) -> None:
     root = f"dilaserve.{SHARED}"
-    async with shared.instance():
-        client = await nats.connect(nats_server.url)
+    async with shared.instance(), await nats.connect(nats_server.url) as client:
         outcomes = await client.subscribe(f"{root}.outcomes.job-1")
         request = {"request_id": "job-1", "prompt": "2+2=", "output_tokens": 32}
         await client.jetstream().publish(f"{root}.requests", json.dumps(request).encode())
         outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
         assert (outcome["status"], outcome["completion_tokens"]) == ("completed", 32)
-        stored = await client.jetstream().get_last_msg(f"OUTCOMES-{SHARED}", f"{root}.outcomes.job-1")
-        assert json.loads(stored.data or b"") == outcome
-        await client.close()
+        await stored(shared, "job-1")
+        last = await client.jetstream().get_last_msg(f"OUTCOMES-{SHARED}", f"{root}.outcomes.job-1")
+        assert json.loads(last.data or b"") == outcome
 
 
 @pytest.mark.parametrize(
@@ -445,9 +449,8 @@ async def test_the_scheduler_lists_requests_by_key_instance_and_id(shared: Clust
         return name not in await listed()
 
     await until(has_ended)
-    stored = await shared.bus.last("OUTCOMES", subjects.outcomes(name), Outcome)
-    assert stored is not None
-    assert (stored.key, stored.priority) == ("alice", 3)
+    outcome = await stored(shared, name)
+    assert (outcome.key, outcome.priority) == ("alice", 3)
 
 
 async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) -> None:
