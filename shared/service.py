@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, NoReturn
@@ -97,11 +97,12 @@ async def connect_to_bus(name: str, settings: ServiceSettings) -> Bus:
 async def serve_on_bus(
     name: str,
     settings: ServiceSettings,
-    serve: Callable[[Bus, asyncio.Event], Awaitable[int | None]],
+    serve: Callable[[Bus, asyncio.Event], Coroutine[Any, Any, int | None]],
     *,
     reports_health: bool = True,
 ) -> int | None:
-    """Connect to the bus, `serve` until a signal sets the event, and disconnect. Returns: the result of `serve`.
+    """Connect to the bus, `serve` until a signal sets the event, and disconnect. Returns: the result of `serve`; 1 if
+    the bus has ended the connection for good: the supervisor starts the service again.
 
     An instance does not report its health: it is registered.
     """
@@ -112,7 +113,8 @@ async def serve_on_bus(
         return None
     reporting = [asyncio.create_task(report_health(bus, name))] if reports_health else []
     try:
-        return await serve(bus, stop)
+        status = await run_until_stopped(bus.closed, serve(bus, stop))
+        return 1 if bus.has_ended() else status
     finally:
         await cancel(reporting)
         with suppress(Exception):

@@ -85,17 +85,19 @@ def open_api_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
 
 async def serve_until_signal(
     settings: GatewaySettings, texts: Sequence[TextModel], sockets: Sequence[socket.socket]
-) -> None:
-    """Serve until SIGTERM or SIGINT."""
+) -> int:
+    """Serve until SIGTERM or SIGINT. Returns: as `serve`."""
     stop = stop_on_signal()
     freeze_startup_objects()
-    await serve(settings, texts, sockets, stop)
+    return await serve(settings, texts, sockets, stop)
 
 
 async def serve(
     settings: GatewaySettings, texts: Sequence[TextModel], sockets: Sequence[socket.socket], stop: asyncio.Event
-) -> None:
+) -> int:
     """Serve until `stop` is set; then refuse new requests, let open ones end, and return. `texts`: of each model.
+
+    Returns: 1 if the bus of a cell has ended the connection for good, which sets `stop` too; else 0.
 
     If several gateways share the port, this one accepts connections once it is ready, at latest after MAX_START_S, and
     leaves the port before it drains, so it refuses no request.
@@ -104,11 +106,22 @@ async def serve(
     context = build_context(settings, texts, api_keys)
     server = Server(server_config(settings, context))
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
+        status = 0
+
+        async def stop_at_end(bus: Bus) -> None:
+            nonlocal status
+            await bus.closed.wait()
+            status = int(bus.has_ended())
+            stop.set()
+
+        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [
+            stop_at_end,
+            BatchConsumer(BatchRunner(context)).run,
+        ]
         if settings.auth:
             bus_tasks.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
         connecting = tasks.create_task(
-            run_together(cell.run(bus_tasks if cell is context.own_cell else ()) for cell in context.cells)
+            run_together(cell.run(bus_tasks if cell is context.own_cell else [stop_at_end]) for cell in context.cells)
         )
         monitoring = [tasks.create_task(cell.monitor.run()) for cell in context.cells]
         if settings.listener_fd is not None:
@@ -125,6 +138,7 @@ async def serve(
         await cancel(monitoring)
         await serving
     await asyncio.gather(*(cell.connection.close() for cell in context.cells))
+    return status
 
 
 def server_config(settings: GatewaySettings, context: AppContext) -> uvicorn.Config:

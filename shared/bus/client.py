@@ -48,10 +48,17 @@ SET_UP_CHECK_S = 0.5  # interval of checks for lost streams
 
 
 class Bus:
-    """One connection to the bus, for one cell. `nc` and `js` are public for subscriptions."""
+    """One connection to the bus, for one cell. `nc` and `js` are public for subscriptions.
 
-    def __init__(self, client: Client, cell: str, reconnects: Reconnects, alive_file: str = "") -> None:
+    `closed` is set when the connection has ended for good: by `close`, or by an error of the server, such as when it no
+    longer accepts the user. Then only a new connection helps.
+    """
+
+    def __init__(
+        self, client: Client, cell: str, reconnects: Reconnects, closed: asyncio.Event, alive_file: str = ""
+    ) -> None:
         self.nc = client
+        self.closed = closed
         self.reconnects = reconnects
         self.js: JetStreamContext = client.jetstream(timeout=JETSTREAM_S)
         self.subjects = Subjects(cell)
@@ -67,6 +74,10 @@ class Bus:
         Raises: BadInput if `ca` has no readable certificates.
         """
         connection_log, reconnects, shown = _ConnectionLog(), Reconnects(), without_credentials(url)
+        closed = asyncio.Event()
+
+        async def on_closed() -> None:
+            closed.set()
 
         async def reconnected() -> None:
             await connection_log.connected()
@@ -81,6 +92,7 @@ class Bus:
             "allow_reconnect": True,
             "error_cb": connection_log.error,
             "reconnected_cb": reconnected,
+            "closed_cb": on_closed,
             "connect_timeout": 2,
             "ping_interval": PING_S,
             "max_outstanding_pings": 2,
@@ -103,7 +115,7 @@ class Bus:
         client = await retry(connect)
         await connection_log.connected()
         limit_unanswered_time(client)
-        return cls(client, cell, reconnects, alive_file)
+        return cls(client, cell, reconnects, closed, alive_file)
 
     async def publish(self, subject: str, message: msgspec.Struct, headers: Mapping[str, str] | None = None) -> None:
         """Publish without waiting for storage (progress, step messages, cancels)."""
@@ -226,6 +238,12 @@ class Bus:
             names.update(found)
             if not found or len(names) >= page.total:
                 return names
+
+    def has_ended(self) -> bool:
+        """Whether an error has ended the connection for good, which is logged. Call it before `close`."""
+        if self.closed.is_set():
+            log.error("the bus has ended the connection", error=repr(self.nc.last_error))
+        return self.closed.is_set()
 
     async def close(self) -> None:
         """Disconnect, after sending pending messages if the server is available."""

@@ -1,6 +1,7 @@
 """A real NATS server for tests: its own process, a free port, a temporary store."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ class NatsServer:
         """`max_file_store`: the bytes that limits of streams on disk may reserve, as NATS writes them. `more`: further
         sections of the configuration."""
         self._directory = directory
+        self._config = directory / "nats.conf"
         self._max_file_store = max_file_store
         self._more = more
         self._port = -1  # the server picks a free one at its first start
@@ -33,11 +35,8 @@ class NatsServer:
     def start(self) -> None:
         """Start, and return when the server listens. Raises: RuntimeError with its log if it does not."""
         log = self._directory / "nats.log"
-        config = self._directory / "nats.conf"
-        store = json.dumps(str(self._directory / "store"))
-        limits = f"max_file_store: {self._max_file_store}, max_memory_store: 1PB"
-        config.write_text(f"jetstream {{ store_dir: {store}, {limits} }}\n{self._more}")
-        options = ["-c", str(config), "-a", "127.0.0.1", "-p", str(self._port), "-l", str(log)]
+        self._write_config()
+        options = ["-c", str(self._config), "-a", "127.0.0.1", "-p", str(self._port), "-l", str(log)]
         self._process = subprocess.Popen([NATS_SERVER, *options, "--ports_file_dir", str(self._directory)])
         ports = self._directory / f"nats-server_{self._process.pid}.ports"
         deadline_s = time.monotonic() + START_S
@@ -47,6 +46,18 @@ class NatsServer:
                 raise RuntimeError(f"nats-server did not start: {log.read_text() if log.exists() else 'no log'}")
             time.sleep(0.01)
         self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
+
+    def reload(self, more: str) -> None:
+        """Read the configuration again, with other further sections."""
+        self._more = more
+        self._write_config()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
+    def _write_config(self) -> None:
+        store = json.dumps(str(self._directory / "store"))
+        limits = f"max_file_store: {self._max_file_store}, max_memory_store: 1PB"
+        self._config.write_text(f"jetstream {{ store_dir: {store}, {limits} }}\n{self._more}")
 
     def stop(self, *, kill: bool = False) -> None:
         """End the process with SIGTERM, or with SIGKILL like a crash."""
