@@ -23,7 +23,10 @@ async def read_stream(bus: Bus, stream: str, subject: str, **position: Any) -> l
         messages: list[Msg] = []
         while len(messages) < pending:
             some = min(pending - len(messages), MAX_FETCH)
-            messages += await subscription.fetch(some, timeout=READ_TIMEOUT_S)
+            fetched = await subscription.fetch(some, timeout=READ_TIMEOUT_S)
+            if not fetched:  # the consumer is lost, such as with its server
+                raise TimeoutError
+            messages += fetched
             pending = min(pending, len(messages) + messages[-1].metadata.num_pending)  # some may have expired
         return messages
     finally:

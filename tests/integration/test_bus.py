@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import uvloop
-from nats.js.api import DeliverPolicy, KeyValueConfig
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerInfo, DeliverPolicy, KeyValueConfig
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
 from shared.bus import stream_reader
 from shared.bus.client import Bus
 from shared.bus.codec import decode
+from shared.bus.errors import BUS_ERRORS
 from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
@@ -149,6 +151,33 @@ def test_the_kernel_ends_a_connection_without_acknowledgements(run: Callable[[An
         run(connect_and_reconnect())
     finally:
         server.stop()
+
+
+async def test_a_read_whose_consumer_is_lost_raises_an_error_of_the_bus(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, find = bus.subjects.stream("ARRIVALS"), JetStreamContext.PullSubscription.consumer_info
+    for _ in range(2):  # nats-py fetches a single message otherwise
+        await bus.js.publish(bus.subjects.arrivals, b"x")
+
+    async def find_and_lose(subscription: JetStreamContext.PullSubscription) -> ConsumerInfo:
+        info = await find(subscription)
+        await bus.js.purge_stream(stream)
+        losing.append(asyncio.ensure_future(lose(info.name)))
+        return info
+
+    async def lose(consumer: str) -> None:
+        async def is_waiting() -> bool:
+            return bool((await bus.js.consumer_info(stream, consumer)).num_waiting)
+
+        await until(is_waiting)
+        await bus.js.delete_consumer(stream, consumer)
+
+    losing: list[asyncio.Future[None]] = []
+    monkeypatch.setattr(JetStreamContext.PullSubscription, "consumer_info", find_and_lose)
+    with pytest.raises(BUS_ERRORS):
+        await read_stream(bus, stream, bus.subjects.arrivals, deliver_policy=DeliverPolicy.ALL)
+    await asyncio.gather(*losing)
 
 
 async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from nats.js.errors import NotFoundError
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, event, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.__main__ import prepare
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring import request_expiry
-from services.reconfigurator.monitoring.database_rows import arrival_row
+from services.reconfigurator.monitoring.database_rows import arrival_row, outcome_row
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, check_written, monitor, write_rows
 from services.reconfigurator.planning.workload_stats import RequestSample
@@ -395,3 +396,17 @@ def test_requests_are_kept_for_a_window_at_least(capsys: pytest.CaptureFixture[s
         "reconfigurator: DILASERVE_REQUEST_RETENTION_S=60: accepted: at least DILASERVE_WINDOW_S=300, "
         "which decisions read\n"
     )
+
+
+async def test_rows_are_locked_in_the_order_of_their_keys(database: AsyncEngine) -> None:
+    """Else two writers of the same rows can end in a deadlock."""
+    await upgrade(database)
+    names, locked = ["c", "a", "b"], list[str]()
+
+    def watch(_connection: Any, _cursor: Any, _statement: str, rows: Any, *_: Any) -> None:
+        locked.extend(value for row in rows for value in row if value in names)
+
+    event.listen(database.sync_engine, "before_cursor_execute", watch)
+    outcomes = [msgspec.structs.replace(SERVED, request_id=name) for name in names]
+    await write_rows(MONITORED_STREAMS[1], database, [outcome_row(outcome) for outcome in outcomes])
+    assert locked == sorted(names)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -151,6 +152,8 @@ async def _read(monitored: MonitoredStream, msg: Msg) -> Row | None:
 async def write_rows(monitored: MonitoredStream, engine: AsyncEngine, rows: Sequence[Row]) -> None:
     """Insert all rows or none; in a table that `replaces`, update existing rows with the values that are not null.
 
+    Locks the rows in the order of their keys: writers of the same rows wait for each other, without a deadlock.
+
     Raises: BadInput if Postgres refuses a value; RetryLater if it is unavailable.
     """
     statement = insert(monitored.table)
@@ -162,4 +165,4 @@ async def write_rows(monitored: MonitoredStream, engine: AsyncEngine, rows: Sequ
         statement = statement.on_conflict_do_nothing(index_elements=keys)
     with database_errors(), refused_rows():
         async with engine.begin() as connection:
-            await connection.execute(statement, rows)
+            await connection.execute(statement, sorted(rows, key=itemgetter(*keys)))
