@@ -78,19 +78,22 @@ class InFlightRequest:
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
         self._queue: asyncio.Queue[StepTokens | Outcome | RetryLater] = asyncio.Queue()
         self._subscription: Subscription | None = None
+        self._lost: Outcome | None = None  # the outcome of the same request before it was sent again
         self._ended = False
         self._closed = False
         self._span = tracer.start_span("request", attributes={"dilaserve.request_id": request.request_id})
 
     async def start(self) -> None:
-        """Subscribe, publish the request and confirm it, unless it is durable and has an outcome already.
+        """Subscribe, publish the request and confirm it, unless it is durable and has a final outcome already.
 
         Raises: StorageFull if the cell is full; RetryLater if the bus does not store the request.
         """
         subjects, request_id = self._bus.subjects, self.request.request_id
         if self._confirm and (outcome := await find_outcome(self._bus, request_id)):
-            self._queue.put_nowait(outcome)
-            return
+            if outcome.is_final:
+                self._queue.put_nowait(outcome)
+                return
+            self._lost = outcome
         # One subscription keeps progress, guesses and outcome in order.
         subject = subjects.request_messages(request_id) if self.request.stream else subjects.outcomes(request_id)
         with bus_errors("subscribe to the outcome"):
@@ -157,11 +160,12 @@ class InFlightRequest:
         self._span.end()
 
     async def _look_up(self) -> Outcome | None:
+        outcome: Outcome | None = None
         try:
-            return await find_outcome(self._bus, self.request.request_id)
+            outcome = await find_outcome(self._bus, self.request.request_id)
         except RetryLater as error:
             log.warning("outcome lookup failed", request_id=self.request.request_id, error=str(error))
-            return None
+        return outcome if outcome != self._lost else None
 
     async def _receive(self, msg: Msg) -> None:
         kind = MESSAGES.get(message_kind(msg.subject))

@@ -104,6 +104,7 @@ class FinishReason(enum.StrEnum):
 class OutcomeError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     field: str | None = None  # the invalid field
+    is_lost: bool = False  # the bus has lost the request; it may be sent again, and the new outcome replaces this one
 
 
 class ThresholdUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +170,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0  # of the request
     trace_id: str = ""  # of its trace (W3C), 32 hexadecimal digits; empty: none
     unverified: bool = False  # an instance that served it was found to compute wrong: the text may be wrong
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no other outcome replaces it."""
+        return self.error is None or not self.error.is_lost
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,7 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
         failed = [each.error.message for each in ended if each.error is not None]
         assert len(served) + len(failed) == len(NAMES)
         assert failed
-        assert set(failed) == {LOST}
+        assert set(failed) == {LOST.message}
     finally:
         await bus.close()
         server.stop()
@@ -105,7 +105,7 @@ async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
         found = await outcome(bus, name)
         assert found is not None
         assert found.error is not None
-        assert (found.status, found.error.message) == (OutcomeStatus.FAILED, LOST)
+        assert (found.status, found.error.message) == (OutcomeStatus.FAILED, LOST.message)
     assert await outcome(bus, "refused") is None  # it can be sent again
     ended = await outcome(bus, "ended")
     assert ended is not None

@@ -401,9 +401,32 @@ async def test_a_waiting_request_whose_message_is_lost_fails_unless_it_has_an_ou
         assert await intake.arrived_names(1) == ["last"]
     lost, kept = [await bus.last("OUTCOMES", bus.subjects.outcomes(name), Outcome) for name in ("lost", "finished")]
     assert lost is not None
-    assert lost.error is not None
-    assert lost.error.message == LOST
+    assert lost.error == LOST
     assert kept == finished
+
+
+@pytest.mark.parametrize("is_same_scheduler", [True, False])
+async def test_a_lost_request_that_is_sent_again_is_served(
+    bus: Bus, text: TextModel, *, is_same_scheduler: bool
+) -> None:
+    async with receiving(bus, text, max_held=1) as intake:
+        for name in ("first", "lost"):
+            await intake.send(name)
+        await intake.until_waiting(1)
+        await bus.js.delete_msg(bus.subjects.stream("REQUESTS"), 2)
+        intake.finish(await intake.arrived())
+        assert await intake.status("lost") is OutcomeStatus.FAILED
+        await intake.until_unfinished(0)
+        if is_same_scheduler:
+            await intake.send("lost")
+            intake.finish(await intake.arrived())
+            await intake.until_unfinished(0)
+    if not is_same_scheduler:
+        await intake.send("lost")
+        async with receiving(bus, text, epoch=2) as successor:
+            successor.finish(await successor.arrived())
+            await successor.until_unfinished(0)
+    assert await intake.status("lost") is OutcomeStatus.COMPLETED
 
 
 async def test_a_large_waiting_request_is_read_again_and_answered_if_invalid(bus: Bus, text: TextModel) -> None:

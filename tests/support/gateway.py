@@ -32,7 +32,7 @@ class RunningGateway:
     url: str
     http: httpx.AsyncClient
     stop: asyncio.Event
-    done: asyncio.Task[None]
+    done: asyncio.Task[int]
 
     async def readiness(self) -> str:
         """ "ready", or the reason why it is not."""

@@ -85,6 +85,7 @@ class AnsweringScheduler:
     text: TextModel
     answer: Callable[[Request], str] = lambda _: "The answer is 29."
     status: OutcomeStatus = OutcomeStatus.COMPLETED
+    losses: int = 0  # how many of the next requests the bus loses
     hold: asyncio.Event | None = None
     lists_all: bool = True  # False: as if it had more unfinished requests than it may list
     drafts: bool = False  # as with edits: all steps send drafts, of other tokens, but for one more that sends all
@@ -199,6 +200,10 @@ class AnsweringScheduler:
 
     def _outcome(self, request: Request, output_ids: Int32, steps: int) -> Outcome:
         prompt_tokens = len(request.prompt_ids or b"") // 4 + self.text.given_tokens(request)
+        if self.losses:
+            self.losses -= 1
+            error = OutcomeError(message="the bus lost the request", is_lost=True)
+            return Outcome(request_id=request.request_id, status=OutcomeStatus.FAILED, error=error, key=request.key)
         if self.status is not OutcomeStatus.COMPLETED:
             error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
             return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)

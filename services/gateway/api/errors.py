@@ -82,7 +82,7 @@ def log_internal_error(error: Exception, request_id: str) -> None:
 
 
 def check_completed(outcome: Outcome) -> None:
-    """Raises: ApiError if the outcome is not a completed one."""
+    """Raises: ApiError if the outcome is not a completed one; RetryLater if the bus has lost the request."""
     error = outcome.error
     message = error.message if error else f"the request was {outcome.status.value}"
     match outcome.status:
@@ -90,6 +90,8 @@ def check_completed(outcome: Outcome) -> None:
             raise ApiError(400, message, param=error.field if error else None, code="rejected")
         case OutcomeStatus.CANCELLED:
             raise ApiError(410, message, code="cancelled")
+        case OutcomeStatus.FAILED if not outcome.is_final:
+            raise RetryLater(message)
         case OutcomeStatus.FAILED:
             raise ApiError(500, message, code="failed")
 

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 MAX_REMEMBERED = 100_000  # ids of finished requests; a second message with one of them is not served again
 UNVERIFIED_MARGIN_S = 5.0  # by which an outcome may be older than the last good canary and become unverified
-LOST = "the bus lost the request, for example in a damaged file: send it again"
+LOST = OutcomeError(message="the bus lost the request, for example in a damaged file: send it again", is_lost=True)
 DRAIN_S = 5.0  # with LEASE_TTL_S below the ten seconds that a container has by default to stop
 
 
@@ -38,18 +38,25 @@ def _choices(finish: FinishRequest) -> dict[str, float]:
 
 
 async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
-    """Store the outcome, unless its request has one. Replaces a message that is no outcome. Raises: as `Bus.store`.
+    """Store the outcome, unless its request has a final one. Replaces a message that is no outcome. Raises: as
+    `Bus.store`.
 
     A named producer cannot read the stream, and also receives a message that the stream rejects as a duplicate. So it
     is sent the stored outcome again, if there is one, instead of the new one.
     """
     subject = bus.subjects.outcomes(outcome.request_id)
-    if has_producer(outcome.request_id) and (first := await bus.last("OUTCOMES", subject, Outcome)) is not None:
+    if has_producer(outcome.request_id) and (first := await final_outcome(bus, outcome.request_id)) is not None:
         await bus.store(subject, first, json=json)
         return
     is_stored = await bus.store(subject, outcome, json=json, if_first=True)
-    if not is_stored and await bus.last("OUTCOMES", subject, Outcome) is None:
+    if not is_stored and await final_outcome(bus, outcome.request_id) is None:
         await bus.store(subject, outcome, json=json)
+
+
+async def final_outcome(bus: Bus, request_id: str) -> Outcome | None:
+    """The stored outcome; None if there is none, or the bus has lost the request. Raises: RetryLater."""
+    outcome = await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
+    return outcome if outcome is not None and outcome.is_final else None
 
 
 class OutcomeStore:
@@ -104,7 +111,7 @@ class OutcomeStore:
     def lose(self, waiting: WaitingRequest) -> None:
         """Store the outcome of a request whose message the bus has lost, unless it has one."""
         log.error("accepted request lost", request_id=waiting.request_id)
-        self._end(waiting, OutcomeStatus.FAILED, OutcomeError(message=LOST))
+        self._end(waiting, OutcomeStatus.FAILED, LOST)
 
     def _end(self, waiting: WaitingRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
         """Store the outcome of a request that the core has not received."""
@@ -185,7 +192,8 @@ class OutcomeStore:
         await cancel(left)
 
     def _write(self, outcome: Outcome, delivery: Delivery) -> None:
-        self._finished[outcome.request_id] = None
+        if outcome.is_final:
+            self._finished[outcome.request_id] = None
         if len(self._finished) > MAX_REMEMBERED:
             self._finished.popitem(last=False)
         task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))

@@ -21,7 +21,7 @@ from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import request_consumer
 from shared.messages.gateway import Claim
-from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus
+from shared.messages.requests import Arrival, Outcome, OutcomeStatus
 from shared.retry import retry
 from shared.tasks import pause
 
@@ -30,7 +30,8 @@ log = structlog.get_logger(__name__)
 MAX_AGE = timedelta(minutes=15)  # of the arrivals and claims that are checked
 CHECK_S = 1.0  # between two looks at the requests that are not delivered yet
 SETTLE_S = 5.0  # before the second look at a request without an outcome: it may be on its way
-MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time between: serving has priority
+DECODED_AT_ONCE = 500  # messages, between which other tasks run: serving has priority
+MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time between, for the same reason
 
 
 async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[str], bool]) -> None:
@@ -43,8 +44,9 @@ async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[s
         await asyncio.sleep(SETTLE_S)
         missing = await _without_outcome(bus, missing, is_known)
     for arrival in missing:
-        log.error("accepted request lost", request_id=arrival.request_id)
-        await retry(partial(_fail, bus, arrival))
+        if not is_known(arrival.request_id):  # its client may have sent it again
+            log.error("accepted request lost", request_id=arrival.request_id)
+            await retry(partial(_fail, bus, arrival))
     await asyncio.Event().wait()
 
 
@@ -56,15 +58,22 @@ async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:
     with bus_errors("read the accepted requests"):
         claimed = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", **since)
         arrived = await read_stream(bus, subjects.stream("ARRIVALS"), subjects.arrivals, **since)
-    accepted = [*(_claimed(msg) for msg in claimed), *(try_decode(msg, Arrival) for msg in arrived)]
-    return list({arrival.request_id: arrival for arrival in accepted if arrival is not None}.values())
+    accepted: dict[str, Arrival] = {}
+    for number, msg in enumerate([*claimed, *arrived]):
+        arrival = _claimed(msg) if number < len(claimed) else try_decode(msg, Arrival)
+        if arrival is not None:
+            accepted[arrival.request_id] = arrival
+        if number % DECODED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return list(accepted.values())
 
 
 def _claimed(msg: Msg) -> Arrival | None:
     """None if the claim is not marked as stored."""
-    claim, stored_s = try_decode(msg, Claim), msg.metadata.timestamp.timestamp()
+    claim = try_decode(msg, Claim)
     if claim is None or not claim.is_stored:
         return None
+    stored_s = msg.metadata.timestamp.timestamp()
     return Arrival(request_id=last_token(msg.subject), arrival_s=stored_s, prompt_tokens=0, output_tokens=0, slo_s=0.0)
 
 
@@ -103,6 +112,6 @@ async def _fail(bus: Bus, arrival: Arrival) -> None:
         prompt_tokens=arrival.prompt_tokens,
         output_tokens=arrival.output_tokens,
         arrival_s=arrival.arrival_s,
-        error=OutcomeError(message=LOST),
+        error=LOST,
     )
     await store_outcome(bus, outcome)

@@ -36,7 +36,8 @@ class Recovery:
     async def has_outcome(self, request_id: str) -> bool:
         """Whether the request is finished, and only not acknowledged."""
         stored = await self._outcomes.read(self._subjects.outcomes(request_id))
-        return stored is not None and try_decode(stored, Outcome) is not None
+        outcome = try_decode(stored, Outcome) if stored is not None else None
+        return outcome is not None and outcome.is_final
 
     async def checkpoint(self, request_id: str) -> Checkpoint | None:
         """The request's state at its last block boundary. Returns: None if it has not reached one."""

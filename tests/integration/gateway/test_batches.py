@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from services.gateway.batches import file_store
+from services.gateway.batches import file_store, line_server
 from services.gateway.batches.batch_lines import Line, read_lines
 from services.gateway.batches.batch_store import BatchStore
 from services.gateway.bus_connection import BusConnection
@@ -94,6 +94,18 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
         assert (await api.files.delete(done.input_file_id)).deleted
         with pytest.raises(openai.NotFoundError):
             await api.files.retrieve(done.input_file_id)
+
+
+async def test_a_line_whose_request_the_bus_lost_is_sent_again(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_server, "RETRY_S", 0.01)
+    scheduler.losses = 1
+    async with client(gateway) as api:
+        done = await ended(api, (await submit(api, line(0), line(1))).id)
+    counts = done.request_counts
+    assert counts is not None
+    assert (counts.total, counts.completed, counts.failed) == (2, 2, 0)
 
 
 async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:

@@ -63,6 +63,18 @@ async def test_a_disconnected_client_can_retry_for_the_outcome(
     assert scheduler.cancelled.empty()
 
 
+async def test_a_request_that_the_bus_lost_is_served_when_it_is_repeated(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.losses = 1
+    lost = await post(gateway, "lost")
+    assert (lost.status_code, lost.json()["error"]["message"]) == (503, "the bus lost the request")
+    assert "retry-after" in lost.headers
+    replies = [await post(gateway, "lost") for _ in range(2)]
+    assert [text_of(reply, stream=False) for reply in replies] == 2 * ["The answer is 29."]
+    assert len(scheduler.requests) == 2
+
+
 async def test_a_claim_is_confirmed_once_the_bus_has_stored_the_request(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:

@@ -169,12 +169,12 @@ async def _find_in_cell(
 async def _find_on_bus(bus: Bus, request_id: str, key: ApiKey) -> Outcome | UnfinishedRequest | None:
     """As `_find_in_cell`. Raises: RetryLater."""
     outcome = await find_outcome(bus, request_id)
-    active = await find_active(bus, request_id) if outcome is None else None
+    active = None if outcome is not None and outcome.is_final else await find_active(bus, request_id)
     if active is None and outcome is None:  # it may have ended in between
         outcome = await find_outcome(bus, request_id)
-    if outcome is not None:
-        return outcome if key.may_see(outcome.key) else None
-    if active is None or not key.may_see(active.key):
+    if active is None:
+        return outcome if outcome is not None and key.may_see(outcome.key) else None
+    if not key.may_see(active.key):
         return None
     return UnfinishedRequest.of(replace(active, request_id=request_id))  # schedulers of the version before omit it
 
