@@ -53,8 +53,8 @@ class BusClock:
             return
         received_s = time.monotonic()
         offset_s = answer.ts.timestamp() - (sent_s + received_s) / 2
-        if not self._is_measured and abs(ahead_s := offset_s + received_s - time.time()) > MIN_WARNING_S:
-            log.warning("this machine's clock differs from the bus's", ahead_s=round(-ahead_s, 3))
+        if not self._is_measured and abs(ahead_s := time.time() - offset_s - received_s) > MIN_WARNING_S:
+            log.warning("this machine's clock differs from the bus's", ahead_s=round(ahead_s, 3))
         self._offset_s = corrected(self._offset_s if self._is_measured else None, offset_s, (received_s - sent_s) / 2)
         self._is_measured = True
 

@@ -79,6 +79,14 @@ async def test_an_instance_whose_entry_is_not_renewed_is_not_live(
     assert registration.is_live()  # a restart of the worker would not help
 
 
+async def test_a_quarantined_instance_stays_so_when_it_is_drained(bus: Bus) -> None:
+    registration = Registration(bus, instance("a-1"))
+    await registration.quarantine("wrong values", 1.0)
+    await registration.drain()
+    assert registration.instance.state is InstanceState.QUARANTINED
+    await bus.close()
+
+
 async def test_the_liveness_file_is_not_touched_while_a_service_is_not_live(
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

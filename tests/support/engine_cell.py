@@ -385,6 +385,7 @@ class EngineCell:
         self.finished: dict[str, ev.FinishRequest] = {}
         self.streamed: defaultdict[str, dict[int, int]] = defaultdict(dict)  # the final tokens by position
         self.unsettled: dict[str, Text] = {}
+        self.restarted: set[str] = set()  # names of requests that began again after a quarantine, or may have
         self._prefixes = PrefixSize(BLOCK, 8) if mode is CacheMode.BLOCK else NO_PREFIXES
         self.start_scheduler()
 
@@ -437,6 +438,7 @@ class EngineCell:
 
     def quarantine_worker(self, name: str) -> None:
         """End a worker that computes wrong: its texts start again, except those that clients have read."""
+        self.restarted |= {text.name for text in self.unsettled.values() if not text.request.stream}
         self._remove_worker(name, ev.InstanceQuarantined(name), ev.InstanceLost(name))
 
     def _remove_worker(self, name: str, *events: ev.Event) -> None:

@@ -1,11 +1,18 @@
 """A real NATS server for tests: its own process, a free port, a temporary store."""
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
+
+from shared.bus.client import Bus, _ConnectionLog
+from shared.tasks import cancel
+from tests.support.waiting import reached
 
 START_S = 20.0  # time limit for the server to listen
 NATS_SERVER = Path(sys.executable).parent / "nats-server"
@@ -69,3 +76,18 @@ class NatsServer:
             self._process.terminate()
         self._process.wait(timeout=START_S)
         self._process = None
+
+
+async def fail_to_connect(url: str, cell: str, monkeypatch: pytest.MonkeyPatch, attempts: int = 3) -> None:
+    """Connect to a server that refuses it, and stop after some attempts."""
+    errors: list[Exception] = []
+    log = _ConnectionLog.error
+
+    async def count(connection_log: _ConnectionLog, error: Exception) -> None:
+        errors.append(error)
+        await log(connection_log, error)
+
+    monkeypatch.setattr(_ConnectionLog, "error", count)
+    connecting = asyncio.ensure_future(Bus.connect(url, cell, name="test"))
+    await reached(lambda: len(errors) >= attempts)
+    await cancel([connecting])

@@ -69,7 +69,7 @@ class OutcomeStore:
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
         self._distrusted: set[str] = set()  # ids of instances that compute wrong
-        self._again: set[asyncio.Task[None]] = set()  # that store an outcome a second time
+        self._further: set[asyncio.Task[None]] = set()  # that repeat or mark stored outcomes
         self.on_acknowledged: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -166,8 +166,8 @@ class OutcomeStore:
 
     def _start(self, storing: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(storing)
-        self._again.add(task)
-        task.add_done_callback(self._again.discard)
+        self._further.add(task)
+        task.add_done_callback(self._further.discard)
 
     def remembers(self, request_id: str) -> bool:
         """Whether this scheduler has finished the request."""
@@ -183,11 +183,11 @@ class OutcomeStore:
 
     async def drain(self) -> None:
         """Wait at most DRAIN_S until all outcomes are stored, also those stored again, and acknowledged."""
-        storing = {*self._writing, *self._again}
+        storing = {*self._writing, *self._further}
         if not storing:
             return
         _, left = await asyncio.wait(storing, timeout=DRAIN_S)
-        if unstored := len(left - self._again):
+        if unstored := len(left - self._further):
             log.warning("outcomes not stored; the next scheduler serves their requests again", requests=unstored)
         await cancel(left)
 

@@ -94,11 +94,10 @@ class InstanceCosts(Columns):
         cache_tokens: Amounts,
         recompute_tokens: Amounts,
         cache_keys: Amounts | None = None,
-        recompute_keys: Amounts | None = None,
     ) -> Float64:
         """Seconds of an iteration on each instance, as `IterationCost.seconds`, before `correction`. Shapes: [n]."""
         cache_s = self._part_seconds(instances, CACHE, cache_tokens, cache_keys)
-        recompute_s = self._part_seconds(instances, RECOMPUTE, recompute_tokens, recompute_keys)
+        recompute_s = self._part_seconds(instances, RECOMPUTE, recompute_tokens, None)
         total_s: Float64 = recompute_s + cache_s
         both = ((cache_s > 0) & (recompute_s > 0)).nonzero()[0]
         if len(both):

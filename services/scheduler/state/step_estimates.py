@@ -57,17 +57,17 @@ class StepEstimates:
             block_masks_left=table.block_masks_left[rows],
             confidence_stats=table.confidence_stats[rows],
         )
-        masks_left, blocks_left = table.masks_left[rows], self.blocks_left(rows)
+        masks_left, blocks_left = table.masks_left[rows], table.blocks_left[rows]
         trace = table.entry(int(rows[0])).arrived.trace
         return [RequestEstimates(table.ticket[rows], table.steps[rows], features, masks_left, blocks_left, trace)]
 
     def apply(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
         """Apply the predictor's answer for each request after `steps` steps. Shapes: [n], [n], [n, c]."""
         table = self._table
-        self._totals.predictions += len(tickets)
         rows = table.rows_of_tickets(tickets)
         known = rows >= 0
         rows = rows[known]
+        self._totals.predictions += len(rows)
         table.steps_left[rows] = steps_left[known] + self._closing_steps(rows)[:, None]
         table.estimate_step[rows] = steps[known]
         table.estimate_pending[rows] = table.is_one_shot[rows] = False
@@ -94,7 +94,7 @@ class StepEstimates:
         Shapes: rows [n] -> [n, c] each.
         """
         table = self._table
-        blocks_left = self.blocks_left(rows)
+        blocks_left = table.blocks_left[rows]
         steps_left: Float64 = table.steps_left.take(rows, axis=0)
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
@@ -126,13 +126,9 @@ class StepEstimates:
         table = self._table
         if not np.count_nonzero(table.has_edits[rows]):
             return np.zeros(len(rows))
-        blocks = self.blocks_left(rows) - self._blocks_skipped(rows) - (table.block_masks_left[rows] == 0)
+        blocks = table.blocks_left[rows] - self._blocks_skipped(rows) - (table.block_masks_left[rows] == 0)
         steps: Float64 = table.has_edits[rows] * np.maximum(blocks, 0.0)
         return steps
-
-    def blocks_left(self, rows: Int64) -> Int32:
-        """Blocks with masks, the current one included. Shapes: [n] -> [n]."""
-        return self._table.blocks_left[rows]
 
     def _free_blocks(self, rows: Int64) -> tuple[Int32, Int32 | Float64]:
         """The length of the current block, and its index; of requests with pinned tokens, as if all blocks had as many
@@ -154,7 +150,7 @@ class StepEstimates:
     def _blocks_skipped(self, rows: Int64) -> Float64:
         """The expected number of blocks that do not run. A block of padding would take one step. Pinned tokens stand to
         the end of their output, whose text therefore does not end early. Shapes: [n] -> [n]."""
-        further, share = (self.blocks_left(rows) - 1) * ~self._table.has_pinned[rows], self._continues
+        further, share = (self._table.blocks_left[rows] - 1) * ~self._table.has_pinned[rows], self._continues
         if share == 1.0:
             return np.zeros(len(further))
         skipped: Float64 = further - share * (1 - share**further) / (1 - share)

@@ -143,21 +143,21 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     )
 
 
+NONE: Int64 = np.zeros(0, dtype=np.int64)
+
+
 def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:
     """By request, and by possible label: the label's tokens within the block, then all end tokens behind it."""
-    rows, tokens = [NO_ROWS[0]], [NO_ROWS[0]]
+    rows, tokens = [NONE], [NONE]
     if not any(part.sequence.choices for part in parts):
         return rows[0], tokens[0]
     for part, begin in zip(parts, (np.cumsum(counts) - counts).tolist(), strict=True):
         sequence, (start, stop) = part.sequence, part.sequence.output_range(part.block)
         for own in (sequence.choices[index][start:stop] for index in sequence.possible_choices(start)):
-            ends = sequence.end_ids if len(own) < stop - start else NO_ROWS[0]
+            ends = sequence.end_ids if len(own) < stop - start else NONE
             rows.append(begin + np.append(np.arange(len(own)), np.full(len(ends), len(own))))
             tokens.append(np.append(own, ends))
     return np.concatenate(rows).astype(np.int64), np.concatenate(tokens).astype(np.int64)
-
-
-NO_ROWS: tuple[Int64, UInt8] = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.uint8)
 
 
 def _allowed(parts: Sequence[Part], counts: Int64) -> tuple[Int64, UInt8]:
@@ -168,7 +168,7 @@ def _allowed(parts: Sequence[Part], counts: Int64) -> tuple[Int64, UInt8]:
         if sequence.constraint is not None:
             rows.append(np.arange(begin, begin + count))
             bits.append(sequence.constraint.allowed(sequence.output, *sequence.output_range(part.block))[:count])
-    return (np.concatenate(rows), np.concatenate(bits)) if rows else NO_ROWS
+    return (np.concatenate(rows), np.concatenate(bits)) if rows else (NONE, np.zeros((0, 0), dtype=np.uint8))
 
 
 def _candidates(part: Part, mask_token_id: int) -> Int64:

@@ -10,11 +10,11 @@ SHARES = np.array([0.25, 0.5, 0.75])  # of the quartiles and the median
 def summarize(known: Float32) -> Float32:
     """Min, lower quartile, median, mean and upper quartile of each request's known confidences.
 
-    Shapes: known [N, O], NaN where unknown, at least one known per row -> [N, 5].
+    Shapes: known [N, O], NaN where unknown -> [N, 5]; not finite in a row without a known one, of a device that fails.
     """
     is_known = ~np.isnan(known)
-    count = np.count_nonzero(is_known, axis=1)[:, None]  # [N, 1]
-    width = 1 + np.flatnonzero(is_known.any(axis=0))[-1]  # one long output makes the array wide
+    count = np.maximum(np.count_nonzero(is_known, axis=1), 1)[:, None]  # [N, 1]
+    width = 1 + np.flatnonzero(is_known.any(axis=0)).max(initial=0)  # one long output makes the array wide
     ordered = np.sort(known[:, :width], axis=1)  # NaN sorts last
     place = (count - 1) * SHARES  # [N, 3]
     below = place.astype(np.int64)

@@ -160,7 +160,7 @@ class Engine:
             self._report.provisional = provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
         for part in parts:
             part.sequence.last_step = part.step
-            if part.recomputes:
+            if part.recomputes or part.rebuilds:  # not before: it must be rebuilt again if memory lacks for the step
                 part.sequence.cached_block = part.block
             if part.sequence.is_aligned:
                 part.sequence.exact_tokens = part.sequence.block_range(part.block)[0]
@@ -173,8 +173,6 @@ class Engine:
             return
         rebuilt = sorted((rebuild_part(part, self._config) for part in parts), key=lambda part: part.sort_key)
         self._runner.run(pack(rebuilt, self._config, self._cache.take_moves()))
-        for part in parts:
-            part.sequence.cached_block = part.block
 
     def _next_batch(self) -> list[tuple[Part, StepJob]]:
         """Pick the jobs of the next iteration; if none of its jobs can run, those of the iteration after it."""

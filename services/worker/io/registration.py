@@ -81,7 +81,10 @@ class Registration:
             await pause(HEARTBEAT_S)
 
     async def drain(self, within_s: float = 0.0) -> None:
-        """Accept no new requests from now on; the resident requests leave within `within_s` seconds."""
+        """Accept no new requests from now on; the resident requests leave within `within_s` seconds. A quarantined
+        instance stays quarantined."""
+        if self.instance.state is InstanceState.QUARANTINED:
+            return
         self._drain_began_s = time.monotonic()
         self.instance = replace(self.instance, state=InstanceState.DRAINING, drain_s=within_s)
         await self.renew()

@@ -44,7 +44,6 @@ class TokenAutomaton:
 
     class_of: Int32  # [V]
     next_state: Int32  # [S, C]; S: no text continues so
-    is_final: Int32  # [S], 1 where the text may end
     tokens_left: Int32  # [S], the fewest tokens from there to a final state
 
     @property
@@ -79,7 +78,7 @@ def tokenize(pattern: PatternAutomaton, table: TokenTable) -> TokenAutomaton:
     next_state = np.stack([*columns, end], axis=1)
     next_state[next_state == dead] = states + 1
     is_final = np.append(pattern.accepting, True).astype(np.int32)
-    return TokenAutomaton(class_of, next_state, is_final, _tokens_left(next_state, is_final))
+    return TokenAutomaton(class_of, next_state, _tokens_left(next_state, is_final))
 
 
 def _tokens_left(next_state: Int32, is_final: Int32) -> Int32:

@@ -21,6 +21,7 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
+from tests.support.waiting import until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
@@ -56,11 +57,15 @@ async def test_requests_are_accepted_and_wait_while_a_plan_is_executed(
     stayed = msgspec.structs.replace(plan, plan_id="2", state=PlanState.STAYED)  # decided during the transition
     await scheduler.bus.publish(scheduler.bus.subjects.plans("2"), stayed)
     scheduler.instance_state = InstanceState.DRAINING
-    await asyncio.sleep(0)
+    await lonely_gateway.until("no instance is ready")
     assert (await lonely_gateway.http.post(PATH, json=CHAT)).status_code == 200
     failed = msgspec.structs.replace(plan, state=PlanState.FAILED)
     await scheduler.bus.publish(scheduler.bus.subjects.plans("1"), failed)
-    await lonely_gateway.until("no instance is ready")
+
+    async def is_refused() -> bool:
+        return (await lonely_gateway.http.post(PATH, json=CHAT)).status_code == 503
+
+    await until(is_refused)
 
 
 async def test_without_a_bus_the_gateway_runs_and_reports_it(settings: GatewaySettings, text: TextModel) -> None:

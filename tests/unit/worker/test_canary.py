@@ -4,15 +4,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+import torch
 
+from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.canary import Canary, CanaryCheck, CanaryFault, CanaryFaultKind
+from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.monitoring.metrics import WorkerMetrics
 from shared.arrays import Float64
 from tests.builders import instance
-from tests.support.random_model import random_decoder
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.steps import Decode, jobs_for
 
 
 @dataclass
@@ -106,6 +110,19 @@ def test_the_metric_of_a_quarantined_instance_has_the_reason() -> None:
         for kind in ("not_finite", "unlike_earlier", "unlike_others")
     }
     assert shown == {"not_finite": 0.0, "unlike_earlier": 0.0, "unlike_others": 1.0}
+
+
+def test_a_step_of_weights_that_are_not_finite_calls_the_canary() -> None:
+    device = Device()
+    engine = Engine(device.runner, CacheMode.NONE, EngineLimits(tokens=4096, requests=64), "test-1")
+    check = CanaryCheck(Canary.measure(device), 10.0, Clock())
+    with torch.no_grad():
+        for weights in device.runner.decoder.parameters():
+            weights.fill_(torch.nan)
+    engine.accept(jobs_for([Decode(1, [3, 4, 5], 32, 16, 0.6, MASK_ID)]))
+    result = engine.run_iteration()
+    assert result is not None
+    assert_fault(check.after(result), CanaryFaultKind.NOT_FINITE, "not finite")
 
 
 def test_values_that_are_not_finite_call_the_canary_at_once() -> None:

@@ -6,12 +6,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.batch import ForwardBatch
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import WHOLE
-from services.worker.model.model_runner import Runner
+from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.weights import load
+from shared.arrays import pack_int32
+from shared.messages.steps import StepKind
 from tests.support.golden import COPY
 from tests.support.steps import Decode, jobs_for, read_results
 
@@ -61,6 +65,41 @@ def decode(
         assert not results.failures
         read_results(results, [own])
     return own
+
+
+class FailsAfterRebuild(Runner):
+    """Runs out of memory in the forward after the first one."""
+
+    runs = 0
+
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
+        self.runs += 1
+        if self.runs == 2:
+            raise torch.OutOfMemoryError("too large")
+        return super().run(batch)
+
+
+@pytest.mark.parametrize("mode", [CacheMode.PREFIX, CacheMode.DUAL])
+def test_a_cache_is_rebuilt_again_if_memory_lacks_for_the_step_after_it(mode: CacheMode) -> None:
+    decoder = load(COPY / "llada" / "seed1", torch.float32, torch.device("cpu"), WHOLE)
+    mask = decoder.config.mask_token_id
+
+    def confidences(*, moves: bool) -> list[list[list[float]]]:
+        decodes = [Decode(ticket, [7, 8, ticket], OUTPUT, BLOCK, 0.9, mask, cached=True) for ticket in (1, 2)]
+        running, state_sent = Engine(Runner(decoder, 1024), mode, EngineLimits(1024, 8), "test-1"), False
+        while left := [decode for decode in decodes if not decode.done]:
+            jobs = jobs_for(left)
+            if moves and not state_sent and left[0].trace:
+                running = Engine(FailsAfterRebuild(decoder, 1024), mode, EngineLimits(1024, 8), "test-2")
+                states, kinds = [decode.state for decode in left], pack_int32([StepKind.RECOMPUTE] * len(left))
+                jobs, state_sent = replace(jobs, states=states, kinds=kinds), True
+            running.accept(jobs)
+            while (results := running.iterate()) is not None:
+                assert not results.failures
+                read_results(results, left)
+        return [decode.confidences for decode in decodes]
+
+    assert confidences(moves=True) == confidences(moves=False)
 
 
 @pytest.mark.parametrize(("family", "mode"), CASES)
