@@ -54,7 +54,26 @@ class AdmissionController:
             return
         wait_s = self.key_use.acquire(key.key_id, key.requests_per_minute)
         if wait_s:
-            raise _limit_exceeded(f"the limit of this key is {key.requests_per_minute} requests per minute", wait_s)
+            raise _limit_exceeded(_rate_limit(key.requests_per_minute), wait_s)
+
+    def check_choices(self, key: ApiKey, choices: int, field: str) -> None:
+        """Count the other choices of a body whose first one `check_rate` has counted: all, or none.
+
+        Raises: ApiError 400 naming `field` if the key's rate never allows them together; 429 if it does not now.
+        """
+        per_minute = key.requests_per_minute
+        if per_minute is None or choices == 1:
+            return
+        if choices > per_minute:
+            raise _too_many(choices, field, _rate_limit(per_minute))
+        wait_s = self.key_use.acquire(key.key_id, per_minute, choices - 1)
+        if wait_s:  # a repetition counts its first choice again
+            raise _limit_exceeded(f"{_rate_limit(per_minute)}; {field} asks for {choices}", wait_s + 60 / per_minute)
+
+    def check_concurrency(self, key: ApiKey, choices: int, field: str) -> None:
+        """Raises: ApiError 400 naming `field` if the key never allows these choices in flight together."""
+        if key.concurrency is not None and choices > key.concurrency:
+            raise _too_many(choices, field, _concurrency_limit(key.concurrency))
 
     def check_priority(self, key: ApiKey, request: Request) -> None:
         """Raises: ApiError 403 if the request's priority is above the key's maximum."""
@@ -68,7 +87,7 @@ class AdmissionController:
         Raises: ApiError 429 if a limit is reached or the SLO is unattainable.
         """
         if key.concurrency is not None and self._total_of(key.key_id) >= key.concurrency:
-            raise _limit_exceeded(f"the limit of this key is {key.concurrency} requests in flight", RETRY_AFTER_S)
+            raise _limit_exceeded(_concurrency_limit(key.concurrency), RETRY_AFTER_S)
         if sum(each.inflight.count for each in self._cells) - self._count_of(BATCH_OWNER) >= self._max_active:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
@@ -95,3 +114,15 @@ def key_of(http: HttpRequest) -> ApiKey:
 
 def _limit_exceeded(message: str, retry_after_s: float) -> ApiError:
     return ApiError(429, message, code="rate_limit_exceeded", retry_after_s=retry_after_s)
+
+
+def _too_many(choices: int, field: str, limit: str) -> ApiError:
+    return ApiError(400, f"{field} asks for {choices} requests; {limit}", param=field, code="invalid_value")
+
+
+def _rate_limit(per_minute: int) -> str:
+    return f"the limit of this key is {per_minute} requests per minute"
+
+
+def _concurrency_limit(concurrency: int) -> str:
+    return f"the limit of this key is {concurrency} requests in flight"

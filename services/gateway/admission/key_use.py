@@ -34,11 +34,11 @@ class KeyUse:
         self._allowed: Counter[tuple[str, int]] = Counter()  # by key and limit: not published yet
         self._elsewhere: dict[str, tuple[float, dict[str, int]]] = {}  # by gateway: loop time of the message, in flight
 
-    def acquire(self, key_id: str, per_minute: int) -> float:
+    def acquire(self, key_id: str, per_minute: int, requests: int = 1) -> float:
         """As RateLimits.acquire."""
-        wait_s = self._rates.acquire(key_id, per_minute, _now_s())
+        wait_s = self._rates.acquire(key_id, per_minute, _now_s(), requests)
         if not wait_s:
-            self._allowed[key_id, per_minute] += 1
+            self._allowed[key_id, per_minute] += requests
         return wait_s
 
     def in_flight_elsewhere(self, key_id: str) -> int:

@@ -10,9 +10,9 @@ class RateLimits:
     def __init__(self) -> None:
         self._due_s: dict[tuple[str, int], float] = {}  # by key and limit: the time at which all its requests are due
 
-    def acquire(self, key_id: str, per_minute: int, now_s: float) -> float:
-        """Count a request if it is allowed. Returns: 0.0, or the seconds until one is allowed."""
-        due_s = max(now_s, self._due_s.get((key_id, per_minute), -math.inf)) + 60 / per_minute
+    def acquire(self, key_id: str, per_minute: int, now_s: float, requests: int = 1) -> float:
+        """Count the requests if all are allowed. Returns: 0.0, or the seconds until they are allowed."""
+        due_s = max(now_s, self._due_s.get((key_id, per_minute), -math.inf)) + requests * 60 / per_minute
         if due_s > now_s + 60:
             return due_s - now_s - 60
         self._due_s[key_id, per_minute] = due_s

@@ -60,7 +60,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         bodies = body.single_bodies()
         if body.max_tokens == 0:
             return await _prompts_alone(context, model, http, body, bodies, start_s)
-        inflights = await _open_all(context, model, http, bodies, start_s)
+        inflights = await _open_all(context, model, http, body, bodies, start_s)
         if isinstance(sent, ResponseBody) and sent.store:
             await _keep(model, http, inflights[0], sent)
     except Exception as error:
@@ -115,8 +115,7 @@ async def _prompts_alone(
     """Reply with the prompts, without a request on the bus; each choice counts against the key's rate."""
     found = [await prompt_alone(each, model.text, uuid.uuid4().hex) for each in bodies]
     outcomes = [outcome for outcome in found if outcome is not None]
-    for _ in outcomes[1:]:
-        context.admission.check_rate(key_of(http))
+    context.admission.check_choices(key_of(http), len(outcomes), body.choices_field)
     for outcome in outcomes:
         request = QueuedRequest(request_id=outcome.request_id)
         RequestRecorder(context.metrics, model.name, request, start_s).completed(outcome)
@@ -160,20 +159,25 @@ def _streamed(text: TextModel, index: int, inflight: InFlightRequest, recorder: 
 
 
 async def _open_all(
-    context: AppContext, model: ModelCells, http: Request, bodies: Sequence[CompletionBody], start_s: float
+    context: AppContext,
+    model: ModelCells,
+    http: Request,
+    body: CompletionBody,
+    bodies: Sequence[CompletionBody],
+    start_s: float,
 ) -> list[InFlightRequest]:
     """Validate the request of each choice, then admit and publish them: all, or none. Each counts against the key's
     limits; `start_s` is the arrival by `time.perf_counter`."""
     key, opened = key_of(http), list[InFlightRequest]()
-    requests = [await build_request(body, model.text, uuid.uuid4().hex, key.key_id) for body in bodies]
+    requests = [await build_request(each, model.text, uuid.uuid4().hex, key.key_id) for each in bodies]
     context.admission.check_priority(key, requests[0])
-    for _ in requests[1:]:  # the first was counted before its body was read
-        context.admission.check_rate(key)
+    context.admission.check_concurrency(key, len(requests), body.choices_field)
+    context.admission.check_choices(key, len(requests), body.choices_field)
     durable = "Idempotency-Key" in http.headers
     try:
-        for index, (body, request) in enumerate(zip(bodies, requests, strict=True)):
+        for index, (each, request) in enumerate(zip(bodies, requests, strict=True)):
             if durable:
-                open_one = partial(_open_keyed, context, model, http, body, index, request, start_s)
+                open_one = partial(_open_keyed, context, model, http, each, index, request, start_s)
                 opened.append(await _open_in_time(model, open_one))
             else:
                 opened.append(await model.offer(partial(_open, context, key, request, start_s)))

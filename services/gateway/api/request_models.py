@@ -244,6 +244,11 @@ class CompletionBody(ServedBody, TextForms):
         """With log-probabilities: the number of the most probable tokens that the reply has at each position."""
         return 0
 
+    @property
+    def choices_field(self) -> str:
+        """The field that asks for several choices."""
+        return "n" if (self.n or 1) > 1 else self.prompt_field
+
     def single_bodies(self) -> list[Self]:
         """A body for each choice: for each prompt `n`, with consecutive seeds."""
         seeds = [None if self.seed is None else (self.seed + i + 2**63) % 2**64 - 2**63 for i in range(self.n or 1)]

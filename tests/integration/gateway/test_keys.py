@@ -151,6 +151,36 @@ async def test_requests_beyond_the_rate_limit_are_rejected(guarded: RunningGatew
     assert 1 <= int(replies[2].headers["retry-after"]) <= 30
 
 
+async def test_choices_that_a_keys_rate_never_allows_are_refused_by_name(
+    guarded: RunningGateway, engine: AsyncEngine
+) -> None:
+    _, secret = await create_key(engine, "several", 5)
+    never = await complete(guarded, secret, n=6)
+    assert (error_of(never), never.json()["error"]["param"]) == ((400, "invalid_value"), "n")
+    for prompts in ({"max_tokens": 0, "echo": True}, {"max_tokens": 8}):
+        body = {"model": "tiny-llada", "prompt": list("abcdef"), **prompts}
+        listed = await guarded.http.post("/v1/completions", json=body, headers=bearing(secret))
+        assert (error_of(listed), listed.json()["error"]["param"]) == ((400, "invalid_value"), "prompt")
+    assert (await complete(guarded, secret, n=2)).status_code == 200
+
+
+async def test_choices_beyond_the_rate_limit_leave_the_rest_of_it(guarded: RunningGateway, engine: AsyncEngine) -> None:
+    _, secret = await create_key(engine, "several", 4)
+    replies = [await complete(guarded, secret, n=n) for n in (2, 4, 1)]
+    assert [reply.status_code for reply in replies] == [200, 429, 200]
+    assert 45 <= int(replies[1].headers["retry-after"]) <= 46  # until all of a minute's requests are allowed
+
+
+async def test_choices_that_a_key_never_allows_in_flight_are_refused_by_name(
+    guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler
+) -> None:
+    _, secret = await create_key(engine, "two at once", None, 2)
+    never = await complete(guarded, secret, n=3)
+    assert (error_of(never), never.json()["error"]["param"]) == ((400, "invalid_value"), "n")
+    assert not scheduler.requests
+    assert (await complete(guarded, secret, n=2)).status_code == 200
+
+
 async def test_uploads_and_batches_count_against_the_rate_limit(guarded: RunningGateway, engine: AsyncEngine) -> None:
     _, secret = await create_key(engine, "uploading", 2)
     sent: dict[str, Any] = {"files": {"file": ("a.jsonl", b"{}")}, "data": {"purpose": "batch"}}

@@ -14,6 +14,14 @@ def test_a_burst_of_one_minutes_requests_passes_then_one_per_interval() -> None:
     assert rates.acquire("a", 6, 110.0) == 0.0
 
 
+def test_requests_together_are_all_counted_or_none() -> None:
+    rates = RateLimits()
+    assert rates.acquire("a", 6, 100.0, 4) == 0.0
+    assert rates.acquire("a", 6, 100.0, 3) == 10.0
+    assert rates.acquire("a", 6, 100.0, 2) == 0.0
+    assert rates.acquire("a", 6, 100.0, 1) == 10.0
+
+
 def test_each_key_and_limit_is_counted_separately() -> None:
     rates = RateLimits()
     assert rates.acquire("a", 1, 0.0) == 0.0
