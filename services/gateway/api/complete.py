@@ -53,6 +53,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     try:
         context.admission.check_rate(key_of(http))
         sent = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
+        as_sent = sent.model_dump_json() if "Idempotency-Key" in http.headers else None
         model = context.cells_of(sent.model)
         if isinstance(sent, ResponseBody):
             sent = await model.conversations.continued(sent, key_of(http))
@@ -60,7 +61,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         bodies = body.single_bodies()
         if body.max_tokens == 0:
             return await _prompts_alone(context, model, http, body, bodies, start_s)
-        inflights = await _open_all(context, model, http, body, bodies, start_s)
+        inflights = await _open_all(context, model, http, body, bodies, as_sent, start_s)
         if isinstance(sent, ResponseBody) and sent.store:
             await _keep(model, http, inflights[0], sent)
     except Exception as error:
@@ -164,23 +165,23 @@ async def _open_all(
     http: Request,
     body: CompletionBody,
     bodies: Sequence[CompletionBody],
+    as_sent: str | None,
     start_s: float,
 ) -> list[InFlightRequest]:
     """Validate the request of each choice, then admit and publish them: all, or none. Each counts against the key's
-    limits; `start_s` is the arrival by `time.perf_counter`."""
+    limits. `as_sent`: the body of a request with an Idempotency-Key; `start_s`: the arrival by `time.perf_counter`."""
     key, opened = key_of(http), list[InFlightRequest]()
     requests = [await build_request(each, model.text, uuid.uuid4().hex, key.key_id) for each in bodies]
     context.admission.check_priority(key, requests[0])
     context.admission.check_concurrency(key, len(requests), body.choices_field)
     context.admission.check_choices(key, len(requests), body.choices_field)
-    durable = "Idempotency-Key" in http.headers
     try:
-        for index, (each, request) in enumerate(zip(bodies, requests, strict=True)):
-            if durable:
-                open_one = partial(_open_keyed, context, model, http, each, index, request, start_s)
-                opened.append(await _open_in_time(model, open_one))
-            else:
+        for index, request in enumerate(requests):
+            if as_sent is None:
                 opened.append(await model.offer(partial(_open, context, key, request, start_s)))
+            else:
+                open_one = partial(_open_keyed, context, model, http, as_sent, index, request, start_s)
+                opened.append(await _open_in_time(model, open_one))
     except BaseException:
         for inflight in opened:
             inflight.close()
@@ -206,7 +207,7 @@ async def _open_keyed(
     context: AppContext,
     model: ModelCells,
     http: Request,
-    body: CompletionBody,
+    as_sent: str,
     index: int,
     request: QueuedRequest,
     start_s: float,
@@ -215,7 +216,7 @@ async def _open_keyed(
     key = key_of(http)
     owner = key.key_id + (f"#{index}" if index else "")
     name = http.headers["Idempotency-Key"]
-    request_id, cell, confirm = await model.claimed(owner, name, http.url.path, body.model_dump_json())
+    request_id, cell, confirm = await model.claimed(owner, name, http.url.path, as_sent)
     return await _open(context, key, replace(request, request_id=request_id), start_s, cell, confirm=confirm)
 
 

@@ -5,6 +5,7 @@ import contextlib
 from typing import Any
 
 import httpx
+import pytest
 
 from services.gateway.settings import GatewaySettings
 from shared.messages.instances import InstanceState
@@ -13,6 +14,8 @@ from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running, te
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+PROMPT: dict[str, Any] = {"model": "tiny-llada"}
+INPUT: dict[str, Any] = PROMPT | {"input": "How many pears?"}
 PATH = "/v1/chat/completions"
 
 
@@ -43,6 +46,26 @@ async def test_a_repeated_request_gets_the_same_outcome_even_after_a_restart(
         assert (await post(second, "")).status_code == 400
         assert (await post(second, "x" * 256)).status_code == 400
         assert (await post(second, "order 67")).json()["choices"][0]["message"]["content"] == "something else"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "other"),
+    [
+        (PATH, CHAT | {"n": 2}, CHAT),
+        ("/v1/completions", PROMPT | {"prompt": ["A", "B"]}, PROMPT | {"prompt": "A"}),
+        ("/v1/completions", PROMPT | {"prompt": ["A", "B"]}, PROMPT | {"prompt": ["A", "C"]}),
+        ("/v1/responses", INPUT | {"metadata": {"a": "1"}}, INPUT | {"metadata": {"a": "2"}}),
+        ("/v1/messages", CHAT | {"max_tokens": 8}, CHAT | {"max_tokens": 8, "metadata": {"user_id": "u"}}),
+    ],
+)
+async def test_a_key_belongs_to_the_whole_body(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, body: dict[str, Any], other: dict[str, Any]
+) -> None:
+    replies = [
+        await gateway.http.post(path, json=each, headers={"Idempotency-Key": "k"}) for each in (body, body, other)
+    ]
+    assert [reply.status_code for reply in replies] == [200, 200, 422]
+    assert replies[0].headers["x-request-id"] == replies[1].headers["x-request-id"]
 
 
 async def test_a_disconnected_client_can_retry_for_the_outcome(
