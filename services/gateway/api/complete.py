@@ -79,9 +79,10 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     try:
         outcomes = await _completed(http, inflights)
     except (ApiError, RetryLater) as error:
+        reply = as_api_error(error)
         for recorder in recorders:
-            recorder.not_completed(as_api_error(error).code or "failed")
-        raise
+            recorder.not_completed(reply.code or "failed")
+        raise reply.of_request(request_id) from None
     finally:
         for inflight in inflights:
             inflight.close()

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Self
 
 import structlog
 from fastapi import FastAPI, Request
@@ -40,6 +40,11 @@ class ApiError(Exception):
         super().__init__(self.message)
         if self.retry_after_s is not None:
             self.headers = {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+
+    def of_request(self, request_id: str) -> Self:
+        """The same reply, which also names the request that ran."""
+        self.headers = {**(self.headers or {}), "X-Request-Id": request_id}
+        return self
 
     def body(self) -> dict[str, Any]:
         kind = _TYPE_OF_STATUS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")

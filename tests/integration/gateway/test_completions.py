@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from shared.messages.requests import OutcomeStatus
 from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
@@ -84,6 +85,18 @@ async def test_a_reply_states_how_it_was_served(gateway: RunningGateway) -> None
         "migrations": 0,
         "output_tokens": 64,
     }
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"), [(OutcomeStatus.REJECTED, 400), (OutcomeStatus.CANCELLED, 410), (OutcomeStatus.FAILED, 500)]
+)
+async def test_an_error_names_the_request_that_ran(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, ended: OutcomeStatus, status: int
+) -> None:
+    scheduler.status = ended
+    reply = await gateway.http.post("/v1/chat/completions", json=CHAT)
+    assert reply.status_code == status
+    assert reply.headers["x-request-id"] == scheduler.requests[0].request_id
 
 
 async def test_a_stream_may_report_the_usage_so_far(gateway: RunningGateway) -> None:

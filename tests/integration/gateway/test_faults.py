@@ -161,6 +161,7 @@ async def test_a_request_that_times_out_is_cancelled(
         await gateway.until("ready")
         reply = await gateway.http.post(PATH, json=CHAT)
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
+        assert reply.headers["x-request-id"] == scheduler.requests[0].request_id
         async with asyncio.timeout(LIMIT_S):
             assert await scheduler.cancelled.get() == scheduler.requests[0].request_id
 
