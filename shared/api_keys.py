@@ -21,6 +21,11 @@ class ApiKey:
     operator: bool = False  # sees the requests of all keys
     stores_responses: bool = False  # keeps the conversations of its responses, so that `previous_response_id` works
 
+    @property
+    def usual_priority(self) -> int:
+        """That of its requests without a priority."""
+        return min(0, self.max_priority)
+
     def may_see(self, owner: str) -> bool:
         """Whether it may read a request with the key `owner`."""
         return self.operator or self.key_id == owner

@@ -172,7 +172,9 @@ async def _open_all(
     """Validate the request of each choice, then admit and publish them: all, or none. Each counts against the key's
     limits. `as_sent`: the body of a request with an Idempotency-Key; `start_s`: the arrival by `time.perf_counter`."""
     key, opened = key_of(http), list[InFlightRequest]()
-    requests = [await build_request(each, model.text, uuid.uuid4().hex, key.key_id) for each in bodies]
+    requests = [
+        await build_request(each, model.text, uuid.uuid4().hex, key.key_id, key.usual_priority) for each in bodies
+    ]
     context.admission.check_priority(key, requests[0])
     context.admission.check_concurrency(key, len(requests), body.choices_field)
     context.admission.check_choices(key, len(requests), body.choices_field)

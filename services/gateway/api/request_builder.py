@@ -23,8 +23,11 @@ DEFAULT_OUTPUT_TOKENS = 128
 T = TypeVar("T")
 
 
-async def build_request(body: CompletionBody, text: TextModel, request_id: str, key_id: str) -> Request:
-    """`key_id` is the API key's. Raises: BadInput naming the wrong field."""
+async def build_request(
+    body: CompletionBody, text: TextModel, request_id: str, key_id: str, usual_priority: int = 0
+) -> Request:
+    """`key_id` is the API key's; `usual_priority` is that of a body without one. Raises: BadInput naming the wrong
+    field."""
     text.check_stop_token_ids(body.stop_token_ids or [])
     prompt_ids = await encode_prompt(body, text)
     use = tool_use(body, text)
@@ -46,7 +49,7 @@ async def build_request(body: CompletionBody, text: TextModel, request_id: str, 
         max_tokens=max_tokens,
         block_length=room.block_length,
         slo_s=body.slo_ms / 1000 if body.slo_ms is not None else None,
-        priority=body.priority or 0,
+        priority=usual_priority if body.priority is None else body.priority,
         min_threshold=body.min_threshold or 0.0,
         edit_threshold=body.edit_threshold,
         temperature=body.temperature or 0.0,

@@ -135,6 +135,17 @@ async def test_a_priority_above_the_keys_maximum_is_forbidden(guarded: RunningGa
     assert above.json()["error"]["param"] == "priority"
 
 
+async def test_a_request_without_a_priority_has_at_most_the_keys_maximum(
+    guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler
+) -> None:
+    for maximum, given in ((-5, -5), (3, 0)):
+        _, secret = await create_key(engine, "low", None, None, maximum)
+        assert (await complete(guarded, secret)).status_code == 200
+        assert scheduler.requests[-1].priority == given
+    _, low = await create_key(engine, "low", None, None, -5)
+    assert error_of(await complete(guarded, low, priority=0)) == (403, "priority_too_high")
+
+
 async def test_bench_finds_the_model_by_the_key_alone(guarded: RunningGateway, engine: AsyncEngine) -> None:
     _, secret = await create_key(engine, "bench", None, None, 0)
     async with open_client(guarded.url, httpx.Timeout(LIMIT_S), secret) as client:
