@@ -96,3 +96,21 @@ async def test_calls_and_results_are_the_turns_of_the_chat(
         f"{PATH}/count_tokens", json={k: short[k] for k in ("model", "messages", "tools")}
     )
     assert counted.json() == {"input_tokens": len(request.prompt_ids or b"") // 4}
+
+
+async def test_counted_tokens_are_those_of_the_tools_that_the_choice_allows(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    tools = [*TOOLS, {"name": "multiply", "description": "Multiplies.", "input_schema": SCHEMA}]
+    counts = set()
+    for choice in ({"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "add"}, {"type": "none"}):
+        body = {**BODY, "tools": tools, "tool_choice": choice}
+        sent = (await gateway.http.post(PATH, json=body)).json()["usage"]["input_tokens"]
+        counted = (await gateway.http.post(f"{PATH}/count_tokens", json=body)).json()["input_tokens"]
+        assert counted == sent, choice
+        counts.add(counted)
+    assert len(counts) == 3
+    unknown = {**BODY, "tool_choice": {"type": "tool", "name": "none"}}
+    for path in (PATH, f"{PATH}/count_tokens"):
+        reply = await gateway.http.post(path, json=unknown)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")

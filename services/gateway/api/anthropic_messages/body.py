@@ -14,7 +14,7 @@ from services.gateway.api.anthropic_messages.tools import (
 )
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import ChatBody, ServedBody, StopString, TextOrParts, TokenizeBody, joined
+from services.gateway.api.request_models import ChatBody, ServedBody, StopString, TextOrParts, joined
 from services.gateway.api.tool_calls.models import MAX_TOOLS
 
 
@@ -74,20 +74,18 @@ class ConversationBody(Lenient):
         return messages
 
     def conversation(self) -> dict[str, Any]:
-        """The fields of a chat's prompt, the system prompt first."""
+        """The fields of a chat's prompt, the system prompt first, and its tools."""
         system = [{"role": "system", "content": text}] if (text := joined(self.system)) else []
         messages = [message for turn in self.messages for message in turn.chat_messages()]
-        return {"messages": [*system, *messages], "tools": [tool.of_chat() for tool in self.tools or ()]}
+        choice = self.tool_choice.of_chat() if self.tool_choice else {}
+        return {"messages": [*system, *messages], "tools": [tool.of_chat() for tool in self.tools or ()], **choice}
 
 
 class CountTokensBody(ConversationBody):
     """POST /v1/messages/count_tokens."""
 
-    def tokenize_body(self) -> TokenizeBody:
-        prompt = self.conversation()
-        if self.tool_choice and self.tool_choice.type == "none":
-            del prompt["tools"]
-        return TokenizeBody.model_validate({"model": self.model, **prompt})
+    def chat(self) -> "MessageChat":
+        return MessageChat.model_validate({"model": self.model, **self.conversation()})
 
 
 class MessageBody(ConversationBody, ServedBody):
@@ -110,7 +108,7 @@ class MessageBody(ConversationBody, ServedBody):
     def completion(self) -> "MessageChat":
         shared = {name: getattr(self, name) for name in ServedBody.model_fields}
         own = {**self.conversation(), "max_tokens": self.max_tokens, "stop": self.stop_sequences}
-        return MessageChat.model_validate({**shared, **own, **(self.tool_choice.of_chat() if self.tool_choice else {})})
+        return MessageChat.model_validate({**shared, **own})
 
 
 class MessageChat(ChatBody):

@@ -31,6 +31,6 @@ def message_routes(context: AppContext) -> APIRouter:
         body = await read_body(request, CountTokensBody)
         response.headers.update(ignored_header(body))
         text = context.cells_of(body.model).text
-        return TokenCount(input_tokens=len(await encode_prompt(body.tokenize_body(), text)))
+        return TokenCount(input_tokens=len(await encode_prompt(body.chat(), text)))
 
     return router
