@@ -97,31 +97,36 @@ class TextModel:
             raise BadInput("prompt_ids must be int32 little-endian", "prompt_ids")
         return self.check_ids(np.frombuffer(request.prompt_ids, dtype="<i4").tolist(), "prompt_ids")
 
-    def check_choices(self, request: Request, labels: Sequence[Int32], output_length: int) -> None:
-        """`labels`: the tokens of each of the request's choices. Raises: BadInput if the request cannot have them."""
+    def check_choices(
+        self, request: Request, labels: Sequence[Int32], output_length: int, field: str = "choices"
+    ) -> None:
+        """`labels`: the tokens of each of the request's choices.
+
+        Raises: BadInput for `field` if the request cannot have them.
+        """
         if not labels:
             return
         excluded = request.pattern or request.pinned or request.ignore_eos
         if excluded or len(set(request.choices)) < len(request.choices):
             raise BadInput(
-                "choices must differ, and need a request without pattern, pinned tokens and ignore_eos", "choices"
+                f"{field}: labels must differ, and need a request without pattern, pinned tokens and ignore_eos", field
             )
         if (num_tokens := sum(map(len, labels))) > MAX_LABEL_TOKENS:
             raise BadInput(
-                f"choices: the labels have {num_tokens} tokens together; accepted: {MAX_LABEL_TOKENS}", "choices"
+                f"{field}: the labels have {num_tokens} tokens together; accepted: {MAX_LABEL_TOKENS}", field
             )
         room = min(request.max_tokens or output_length, output_length)
         longest = max(map(len, labels))
         if longest > room:
-            raise BadInput(f"choices: a label has {longest} tokens; the text may have {room}", "choices")
+            raise BadInput(f"{field}: a label has {longest} tokens; the text may have {room}", field)
 
-    def encode_choices(self, choices: Sequence[str]) -> list[Int32]:
-        """The tokens of each label of a choice. Raises: BadInput."""
+    def encode_choices(self, choices: Sequence[str], field: str = "choices") -> list[Int32]:
+        """The tokens of each label of a choice. Raises: BadInput for `field`."""
         found = []
         for label in choices:
-            ids = self.check_ids(self._encode(label, "choices"), "choices")
+            ids = self.check_ids(self._encode(label, field), field)
             if not self.end_ids.isdisjoint(ids.tolist()):
-                raise BadInput(f"choices must not have tokens that end a text, got {label[:50]!r}", "choices")
+                raise BadInput(f"{field} must not have tokens that end a text, got {label[:50]!r}", field)
             found.append(ids)
         return found
 

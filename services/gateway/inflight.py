@@ -77,6 +77,7 @@ class InFlightRequest:
         self._card = card
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
         self._queue: asyncio.Queue[StepTokens | Outcome | RetryLater] = asyncio.Queue()
+        self._first: StepTokens | Outcome | None = None  # of the events, if `first_event` has waited for it
         self._subscription: Subscription | None = None
         self._lost: Outcome | None = None  # the outcome of the same request before it was sent again
         self._ended = False
@@ -114,6 +115,8 @@ class InFlightRequest:
         Raises: ApiError 504 after the time-out; RetryLater after `abort`.
         """
         clock = asyncio.get_running_loop().time
+        if self._first is not None:
+            yield self._first
         while not (self._ended or self._closed):
             event: StepTokens | Outcome | RetryLater | None
             try:
@@ -131,6 +134,13 @@ class InFlightRequest:
             elif clock() > self._deadline_s:
                 self.cancel_on_close = True
                 raise ApiError(504, "the request timed out and was cancelled", code="timeout")
+
+    async def first_event(self) -> StepTokens | Outcome:
+        """Wait for the first event, with which `events` begins all the same. Raises: as `events`."""
+        async for event in self.events():
+            self._first = event
+            return event
+        raise RetryLater("the request was closed before its outcome")
 
     async def outcome(self) -> Outcome:
         """Wait for the outcome. Raises: as `events`."""

@@ -86,6 +86,7 @@ class AnsweringScheduler:
     answer: Callable[[Request], str] = lambda _: "The answer is 29."
     status: OutcomeStatus = OutcomeStatus.COMPLETED
     losses: int = 0  # how many of the next requests the bus loses
+    error_field: str = "messages"  # of outcomes with another status
     hold: asyncio.Event | None = None
     lists_all: bool = True  # False: as if it had more unfinished requests than it may list
     drafts: bool = False  # as with edits: all steps send drafts, of other tokens, but for one more that sends all
@@ -150,7 +151,8 @@ class AnsweringScheduler:
         request = decode(msg.data, Request)
         self.requests.append(request)
         output_ids = self._output_ids(request)
-        free = free_positions(request.pinned, len(output_ids))
+        is_rejected = self.status is OutcomeStatus.REJECTED  # before its first step
+        free = free_positions(request.pinned, 0 if is_rejected else len(output_ids))
         steps = 0
         for start in range(0, len(free), TOKENS_PER_STEP):
             positions = free[start : start + TOKENS_PER_STEP][::-1]
@@ -205,7 +207,7 @@ class AnsweringScheduler:
             error = OutcomeError(message="the bus lost the request", is_lost=True)
             return Outcome(request_id=request.request_id, status=OutcomeStatus.FAILED, error=error, key=request.key)
         if self.status is not OutcomeStatus.COMPLETED:
-            error = OutcomeError(message=f"the test chose {self.status.value}", field="messages")
+            error = OutcomeError(message=f"the test chose {self.status.value}", field=self.error_field)
             return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)
         finished = self.text.finish(output_ids, request)
         arrival_s = time.time() - request.age_s

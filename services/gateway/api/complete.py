@@ -3,9 +3,10 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -26,6 +27,7 @@ from services.gateway.api.request_builder import adjusted_header, build_request,
 from services.gateway.api.request_models import CompletionBody, ServedBody
 from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
+from services.gateway.api.text_forms import field_of_form
 from services.gateway.api.text_stream import TextStream
 from services.gateway.api.tool_calls.use import tool_use
 from services.gateway.app_context import AppContext
@@ -42,6 +44,8 @@ from shared.pinned import protected_tokens
 from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
+
+T = TypeVar("T")
 
 KEYED_RETRY_S = 0.5  # longest wait between two attempts to accept a request with an Idempotency-Key
 KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of an instance usually takes
@@ -72,20 +76,16 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     ignored = ignored_header(sent, context.tables.ignored(sent))
     headers = {"X-Request-Id": request_id, **ignored, **adjusted_header(body, requests)}
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in inflights]
-    if body.stream:
-        pairs = enumerate(zip(inflights, recorders, strict=True))
-        choices = [_streamed(model.text, i, each, recorder) for i, (each, recorder) in pairs]
-        return CompletionStream(model.text.decode, choices, replies, headers)
-    try:
-        outcomes = await _completed(http, inflights)
-    except (ApiError, RetryLater) as error:
-        reply = as_api_error(error)
-        for recorder in recorders:
-            recorder.not_completed(reply.code or "failed")
-        raise reply.of_request(request_id) from None
-    finally:
-        for inflight in inflights:
-            inflight.close()
+    form_field = field_of_form(bodies[0])
+    with _ended_by_errors(inflights, recorders):
+        if body.stream:
+            await _check_form_fits(http, inflights[0], form_field)
+            pairs = enumerate(zip(inflights, recorders, strict=True))
+            choices = [_streamed(model.text, i, each, recorder, form_field) for i, (each, recorder) in pairs]
+            return CompletionStream(model.text.decode, choices, replies, headers)
+        outcomes = await _while_connected(http, _completed(inflights, form_field))
+    for inflight in inflights:
+        inflight.close()
     return JSONResponse(
         replies.whole(outcomes), headers=headers, background=BackgroundTask(_record, recorders, outcomes)
     )
@@ -150,14 +150,16 @@ def _replies(
     return CompletionReplies(sent.completion(), request_id, created_s, echoes, text)
 
 
-def _streamed(text: TextModel, index: int, inflight: InFlightRequest, recorder: RequestRecorder) -> StreamedChoice:
+def _streamed(
+    text: TextModel, index: int, inflight: InFlightRequest, recorder: RequestRecorder, form_field: str
+) -> StreamedChoice:
     request, length = inflight.request, inflight.request.output_tokens
     end_ids = text.end_ids_of(request)
     pinned, protected = unpack_int32(request.pinned), protected_tokens(request, end_ids)
     stream = TextStream(text.decode, end_ids, request.stop, length, request.max_tokens, pinned, protected)
     prompt_tokens = len(request.prompt_ids or b"") // 4 + text.given_tokens(request)
     logprobs = StreamedLogprobs(text.decode, length, request.top_logprobs) if request.logprobs else None
-    return StreamedChoice(index, inflight, recorder, stream, prompt_tokens, logprobs=logprobs)
+    return StreamedChoice(index, inflight, recorder, stream, prompt_tokens, form_field, logprobs=logprobs)
 
 
 async def _open_all(
@@ -234,9 +236,25 @@ async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFl
     return await retry(open_one, wait_max_s=KEYED_RETRY_S, timeout_s=KEYED_WAIT_S, is_retryable=is_passing)
 
 
-async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> list[Outcome]:
-    """The outcomes. Raises: ApiError if a request is not completed; 499 if the client leaves first."""
-    waiting = asyncio.ensure_future(_completed_outcomes(inflights))
+@contextmanager
+def _ended_by_errors(inflights: Sequence[InFlightRequest], recorders: Sequence[RequestRecorder]) -> Iterator[None]:
+    """Close the requests if the block fails, and record an error reply, which then names the first request."""
+    try:
+        yield
+    except BaseException as error:
+        for inflight in inflights:
+            inflight.close()
+        if not isinstance(error, ApiError | RetryLater):
+            raise
+        reply = as_api_error(error)
+        for recorder in recorders:
+            recorder.not_completed(reply.code or "failed")
+        raise reply.of_request(inflights[0].request.request_id) from None
+
+
+async def _while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises: ApiError 499 if the client leaves first."""
+    waiting = asyncio.ensure_future(work)
     disconnected = asyncio.ensure_future(_disconnected(http))
     both: set[asyncio.Future[Any]] = {waiting, disconnected}
     try:
@@ -248,14 +266,27 @@ async def _completed(http: Request, inflights: Sequence[InFlightRequest]) -> lis
         await cancel(both)
 
 
-async def _completed_outcomes(inflights: Sequence[InFlightRequest]) -> list[Outcome]:
-    return await asyncio.gather(*(_completed_outcome(inflight) for inflight in inflights))
+async def _completed(inflights: Sequence[InFlightRequest], form_field: str) -> list[Outcome]:
+    """The outcomes. Raises: ApiError if a request is not completed."""
+    return await asyncio.gather(*(_completed_outcome(inflight, form_field) for inflight in inflights))
 
 
-async def _completed_outcome(inflight: InFlightRequest) -> Outcome:
+async def _completed_outcome(inflight: InFlightRequest, form_field: str) -> Outcome:
     outcome = await inflight.outcome()
-    check_completed(outcome)
+    check_completed(outcome, form_field)
     return outcome
+
+
+async def _check_form_fits(http: Request, inflight: InFlightRequest, form_field: str) -> None:
+    """Wait for the first event of a request whose text has a form, as the form may not fit the limit of the text.
+
+    Raises: ApiError if the event is that the request is not completed; 499 if the client leaves first.
+    """
+    if not (inflight.request.pattern or inflight.request.choices):
+        return
+    event = await _while_connected(http, inflight.first_event())
+    if isinstance(event, Outcome):
+        check_completed(event, form_field)
 
 
 async def _disconnected(http: Request) -> None:

@@ -51,6 +51,7 @@ class StreamedChoice:
     recorder: RequestRecorder
     text: TextStream
     prompt_tokens: int  # with the pinned ones
+    form_field: str  # as in check_completed
     guessed: StepTokens | None = None
     outcome: Outcome | None = None
     logprobs: StreamedLogprobs | None = None  # None: its client wants none
@@ -112,7 +113,7 @@ class CompletionStream(EventStreamResponse):
         """The chunks of an event of one choice."""
         tokens: list[TokenLogprob] = []
         if isinstance(event, Outcome):
-            piece = _finish(choice.text, event)
+            piece = _finish(choice, event)
             tokens = choice.logprobs.finish(event) if choice.logprobs else []
         elif not event.committed:
             choice.guessed = event  # arrives before its step's committed tokens, which pass through the scheduler
@@ -168,11 +169,11 @@ async def _merged(choices: Sequence[StreamedChoice]) -> AsyncIterator[tuple[Stre
         await cancel(tasks)
 
 
-def _finish(stream: TextStream, outcome: Outcome) -> str:
+def _finish(choice: StreamedChoice, outcome: Outcome) -> str:
     """The text not yet sent."""
-    check_completed(outcome)
+    check_completed(outcome, choice.form_field)
     try:
-        return stream.finish(outcome.text)
+        return choice.text.finish(outcome.text)
     except TextChanged:
         message = f"the request restarted with another text; fetch it at /v1/requests/{outcome.request_id}"
         raise ApiError(500, message, code="text_changed") from None

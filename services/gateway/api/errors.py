@@ -86,13 +86,17 @@ def log_internal_error(error: Exception, request_id: str) -> None:
         log.error("request failed", request_id=request_id, exc_info=error)
 
 
-def check_completed(outcome: Outcome) -> None:
-    """Raises: ApiError if the outcome is not a completed one; RetryLater if the bus has lost the request."""
+def check_completed(outcome: Outcome, form_field: str) -> None:
+    """`form_field`: the body's field for the form of the text, which has another name on the bus.
+
+    Raises: ApiError if the outcome is not a completed one; RetryLater if the bus has lost the request.
+    """
     error = outcome.error
+    field = form_field if error and error.field in _FORMS else error.field if error else None
     message = error.message if error else f"the request was {outcome.status.value}"
     match outcome.status:
         case OutcomeStatus.REJECTED:
-            raise ApiError(400, message, param=error.field if error else None, code="rejected")
+            raise ApiError(400, message, param=field, code="rejected")
         case OutcomeStatus.CANCELLED:
             raise ApiError(410, message, code="cancelled")
         case OutcomeStatus.FAILED if not outcome.is_final:
@@ -133,6 +137,7 @@ def _allowed_methods(request: Request) -> str:
     )
 
 
+_FORMS = ("pattern", "choices")  # fields of a request on the bus
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _TYPE_OF_STATUS: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 

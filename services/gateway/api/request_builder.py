@@ -10,7 +10,7 @@ from services.gateway.api.infill import InfillOutput, infill_output
 from services.gateway.api.other_fields import ADJUSTED_HEADER
 from services.gateway.api.output_room import OutputRoom, output_room
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
-from services.gateway.api.text_forms import form_of
+from services.gateway.api.text_forms import field_of_form, form_of
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32
@@ -32,7 +32,8 @@ async def build_request(
     prompt_ids = await encode_prompt(body, text)
     use = tool_use(body, text)
     form = await form_of(body, use.pattern if use.tools else None)
-    labels = await unblocked(partial(text.encode_choices, form.labels), sum(map(len, form.labels)))
+    form_field = field_of_form(body)
+    labels = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
     label_tokens = 1 + max(map(len, labels)) if labels else 0
     room = output_room(body, text.card, len(prompt_ids), label_tokens)
     infilled, (_, limit) = await _infill(body, text, room), body.limit
@@ -69,7 +70,7 @@ async def build_request(
         guesses=bool(body.canvas),
         key=key_id,
     )
-    text.check_choices(request, labels, output_tokens)
+    text.check_choices(request, labels, output_tokens, form_field)
     edit_threshold_for(request, text.card, NO_EDITS)
     return request
 

@@ -22,6 +22,7 @@ _compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")  # 
 # The longest text of patterns that compile, in bytes; known ones need not wait for others
 _longest: OrderedDict[str, int | None] = OrderedDict()
 MAX_KNOWN = 1_000
+TOOLS = "tools"  # the field of a form that only calls of tools give
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ async def form_of(body: CompletionBody, or_calls: Callable[[str], str] | None) -
         raise BadInput(f"give one form of the text; given: {', '.join(name for name, _ in forms)}", forms[1][0])
     if or_calls is None and body.wants_logprobs and (labels := _labels(body)):
         return TextForm(labels=labels)
-    field, make = forms[0] if forms else ("tools", str)
+    field, make = forms[0] if forms else (TOOLS, str)
     pattern = await asyncio.to_thread(lambda: or_calls(make()) if or_calls else make())
     if not pattern:
         return TextForm()
@@ -66,6 +67,11 @@ async def form_of(body: CompletionBody, or_calls: Callable[[str], str] | None) -
         if len(_longest) > MAX_KNOWN:
             _longest.popitem(last=False)
     return TextForm(pattern, max_bytes=_longest.get(pattern))
+
+
+def field_of_form(body: TextForms) -> str:
+    """The field that gives the form of the text."""
+    return next((field for field, _ in _forms(body)), TOOLS)
 
 
 def _labels(body: TextForms) -> list[str]:

@@ -12,6 +12,7 @@ from services.gateway.api.replies import CompletionReplies, Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.request_builder import build_request, echoed_prompt, prompt_alone
 from services.gateway.api.serving_fields import with_serving_fields
+from services.gateway.api.text_forms import field_of_form
 from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
 from services.gateway.inflight import BATCH_OWNER
@@ -68,5 +69,5 @@ class LineServer:
         finally:
             inflight.cancel_on_close |= self.cancel_requests
             inflight.close()
-        check_completed(outcome)
+        check_completed(outcome, field_of_form(body))
         return CompletionReplies(body, request_id, outcome.arrival_s, echoes, text).whole([outcome])

@@ -130,7 +130,7 @@ async def test_fim_without_a_suffix_continues_its_prompt(
         ("/v1/completions", {"template": "<mask:2>", "suffix": "x"}, "suffix"),
         ("/v1/completions", {"template": "<mask:2>", "logprobs": 1}, "logprobs"),
         ("/v1/completions", {"template": "<mask:2>", "max_tokens": 0, "echo": True}, "max_tokens"),
-        ("/v1/completions", {"suffix": "x", "logprobs": 0, "guided_choice": ["a"]}, "choices"),
+        ("/v1/completions", {"suffix": "x", "logprobs": 0, "guided_choice": ["a"]}, "guided_choice"),
         ("/v1/completions", {"template": ["<mask:2>"]}, "template"),
         ("/v1/completions", {"suffix": 3}, "suffix"),
         ("/v1/fim/completions", {"template": "<mask:2>"}, "template"),

@@ -1,16 +1,19 @@
 """Texts of a form: JSON schemas, regular expressions and choices become the pattern of the request."""
 
 import asyncio
+import contextlib
 import re
 import threading
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from pydantic import BaseModel
 
 from services.gateway.api import text_forms
-from tests.support.gateway import RunningGateway
+from shared.messages.requests import OutcomeStatus
+from tests.support.gateway import LIMIT_S, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -133,10 +136,10 @@ def json_schema(schema: object) -> dict[str, Any]:
         ({"guided_regex": "a" * 100_001}, "guided_regex", "100001 characters"),
         ({"guided_choice": []}, "guided_choice", "at least 1 item"),
         ({"guided_choice": [""]}, "guided_choice[0]", "at least 1 character"),
-        ({"guided_choice": ["a" * 90], "logprobs": True, "max_tokens": 40}, "choices", "the text may have 40"),
+        ({"guided_choice": ["a" * 90], "logprobs": True, "max_tokens": 40}, "guided_choice", "the text may have 40"),
         (
             {"guided_choice": ["a"], "logprobs": True, "ignore_eos": True},
-            "choices",
+            "guided_choice",
             "without pattern, pinned tokens and ignore_eos",
         ),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "given: guided_regex, guided_choice"),
@@ -151,6 +154,55 @@ async def test_a_form_that_cannot_be_served_is_refused_by_name(
     error = reply.json()["error"]
     assert (error["param"], message in error["message"]) == (param, True), error
     assert scheduler.requests == []
+
+
+TOOL: dict[str, Any] = {"name": "add", "input_schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", CHAT | json_schema(SCHEMA), "response_format.json_schema.schema"),
+        ("/v1/completions", TEXT | {"structured_outputs": {"choice": ["yes"]}}, "structured_outputs.choice"),
+        ("/v1/completions", TEXT | {"guided_choice": ["yes"], "logprobs": 0}, "guided_choice"),
+        ("/v1/responses", RESPONSE | {"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ("/v1/messages", CHAT | {"max_tokens": 3, "tools": [TOOL], "tool_choice": {"type": "any"}}, "tools"),
+    ],
+)
+async def test_a_form_that_the_cell_rejects_is_refused_by_name_also_for_a_stream(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, body: dict[str, Any], param: str, stream: bool
+) -> None:
+    scheduler.status, scheduler.error_field = OutcomeStatus.REJECTED, "choices" if "logprobs" in body else "pattern"
+    reply = await gateway.http.post(path, json=body | {"stream": stream})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+    assert reply.headers["x-request-id"] == scheduler.requests[0].request_id
+    await gateway.metric('dilaserve_gateway_requests_total{outcome="rejected"} 1.0')
+
+
+async def test_a_stream_of_a_form_has_its_first_step(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+    scheduler.answer = lambda _: ANSWER
+    body = CHAT | {"guided_json": SCHEMA, "stream": True, "canvas": True}
+    reply = await gateway.http.post("/v1/chat/completions", json=body)
+    assert '"object":"dilaserve.canvas","step":0,' in reply.text
+    assert reply.text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_client_that_leaves_before_the_first_step_of_a_form_cancels_its_request(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    scheduler.status, scheduler.hold = OutcomeStatus.REJECTED, asyncio.Event()
+    body = CHAT | {"guided_json": SCHEMA, "stream": True}
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        sent = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+        async with asyncio.timeout(LIMIT_S):
+            request_id = await scheduler.served.get()
+        sent.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sent
+    async with asyncio.timeout(LIMIT_S):
+        assert await scheduler.cancelled.get() == request_id
+    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
 
 
 async def test_other_requests_are_served_while_a_pattern_is_compiled(
