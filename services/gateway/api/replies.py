@@ -82,10 +82,10 @@ class ChatFormat(TextFormat):
         return _choice(index, self._reason(finish_reason, bool(read.calls)), message=message)
 
     def piece(self, index: int, text: str) -> Json:
-        return self._delta(index, *self._stream(index).add(text))
+        return self._delta(index, self._stream(index).add(text))
 
     def ending(self, index: int, finish_reason: FinishReason | None) -> list[Json]:
-        rest = self._delta(index, *self._stream(index).add("", is_last=True))
+        rest = self._delta(index, self._stream(index).add("", is_last=True))
         last = _choice(index, self._reason(finish_reason, self._stream(index).has_calls), delta={})
         return [rest, last] if rest["delta"] else [last]
 
@@ -98,9 +98,10 @@ class ChatFormat(TextFormat):
     def _stream(self, index: int) -> CallStream:
         return self._streams.setdefault(index, CallStream(self._tools.read))
 
-    def _delta(self, index: int, content: str, parts: Sequence[NewPart]) -> Json:
+    def _delta(self, index: int, new: Sequence[str | NewPart]) -> Json:
+        content = "".join(part for part in new if isinstance(part, str))
         delta: Json = {"content": content} if content else {}
-        if parts:
+        if parts := [part for part in new if isinstance(part, NewPart)]:
             delta["tool_calls"] = [{"index": part.index, **self._call(index, part)} for part in parts]
         return _choice(index, None, delta=delta)
 

@@ -52,6 +52,7 @@ async def test_a_message_has_the_calls_as_blocks_whole_and_streamed(
         (f"{CALL}\n{CALL}", {}, [BLOCK, BLOCK], "tool_use"),
         (f"{CALL}\n{CALL}", {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, [BLOCK], "tool_use"),
         (CALL, {"tool_choice": {"type": "tool", "name": "add"}}, [BLOCK], "tool_use"),
+        (f"{CALL}\nIt is 3.", {}, [BLOCK, {"type": "text", "text": "It is 3."}], "tool_use"),
         ("It is 3.", {}, [{"type": "text", "text": "It is 3."}], "end_turn"),
         (CALL, {"tool_choice": {"type": "none"}}, [{"type": "text", "text": CALL}], "end_turn"),
     ):

@@ -32,6 +32,7 @@ async def test_a_response_has_the_calls_as_items_whole_and_streamed(
             (f"{CALL}\n{CALL}", {}, [ADDED, ADDED]),
             (f"{CALL}\n{CALL}", {"parallel_tool_calls": False}, [ADDED]),
             (CALL, {"tool_choice": {"type": "function", "name": "add"}}, [ADDED]),
+            (f"{CALL}\nIt is 3.", {}, [ADDED, "It is 3."]),
             ("It is 3.", {}, ["It is 3."]),
             (CALL, {"tool_choice": "none"}, [CALL]),
         ):
@@ -47,6 +48,23 @@ async def test_a_response_has_the_calls_as_items_whole_and_streamed(
             ids = [item.id for item in items]
             assert [item.id for item in ended] == ids == list(dict.fromkeys(ids))
             assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_tokens_of_a_text_that_may_become_a_call_keep_their_log_probabilities(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    body: Any = {**BODY, "include": ["message.output_text.logprobs"]}
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as api:
+        for answer in ('{"number": 3}', '{"name'):
+            scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+            events: list[Any] = [event async for event in await api.responses.create(**body, stream=True)]
+            deltas = [event for event in events if event.type == "response.output_text.delta"]
+            assert "".join(event.delta for event in deltas) == answer
+            assert [each.token for event in deltas for each in event.logprobs] == list(answer)
+            [part] = events[-1].response.output[0].content
+            assert [each.logprob for event in deltas for each in event.logprobs] == [
+                each.logprob for each in part.logprobs
+            ]
 
 
 async def test_calls_and_results_are_the_turns_of_the_chat(

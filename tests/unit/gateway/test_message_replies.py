@@ -1,5 +1,8 @@
 """Replies in the form of Anthropic's Messages API."""
 
+import pytest
+from msgspec.structs import replace
+
 from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.tool_calls.call_syntax import JsonCalls, TaggedCalls
@@ -16,6 +19,8 @@ OUTCOME = Outcome(
     request_id="r", status=OutcomeStatus.COMPLETED, text="5", finish_reason=FinishReason.STOP, prompt_tokens=70,
     completion_tokens=1, stats=STATS,
 )  # fmt: skip
+TOOL = Tool.model_validate({"type": "function", "function": {"name": "add"}})
+TOOLS = ToolUse(TaggedCalls(), ((0, TOOL),), is_required=False, several=True, is_named=False)
 
 
 def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
@@ -28,10 +33,22 @@ def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
 
 
 def test_the_rest_of_a_call_stays_in_its_block_if_text_follows() -> None:
-    tool = Tool.model_validate({"type": "function", "function": {"name": "add"}})
-    tools = ToolUse(TaggedCalls(), ((0, tool),), is_required=False, several=True, is_named=False)
-    replies = MessageReplies(BODY, "r", tools)
+    replies = MessageReplies(BODY, "r", TOOLS)
     replies.text(0, '<tool_call>{"name": "add", "arguments": {"a": ', 70, 10)
     events = replies.text(0, "1}}</tool_call>Done.", 70, 16)
     deltas = [(event["index"], event["delta"]["type"]) for event in events if event["type"] == "content_block_delta"]
     assert deltas == [(0, "input_json_delta"), (1, "text_delta")]
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_the_blocks_are_in_the_order_of_the_text_whole_and_streamed(size: int) -> None:
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    text = f"First {call}then {call}and done."
+    outcome = replace(OUTCOME, text=text)
+    kinds = ["text", "tool_use", "text", "tool_use", "text"]
+    assert [block["type"] for block in MessageReplies(BODY, "r", TOOLS).whole([outcome])["content"]] == kinds
+    replies = MessageReplies(BODY, "r", TOOLS)
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    events = [event for piece in pieces for event in replies.text(0, piece, 70, 10)] + replies.ending(0, outcome)
+    begun = [event["content_block"] for event in events if event["type"] == "content_block_start"]
+    assert [block["type"] for block in begun] == kinds

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.api.request_models import Message
-from services.gateway.api.tool_calls.call_stream import CallStream
+from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.call_syntax import (
     CallSyntax,
     JsonCalls,
@@ -17,8 +17,9 @@ from services.gateway.api.tool_calls.call_syntax import (
     call_pattern,
     find_call_syntax,
 )
-from services.gateway.api.tool_calls.call_text import Call, ReadText
-from services.gateway.api.tool_calls.use import conversation
+from services.gateway.api.tool_calls.call_text import Call
+from services.gateway.api.tool_calls.models import Tool
+from services.gateway.api.tool_calls.use import ToolUse, conversation
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_schema import schema_pattern
 
@@ -28,6 +29,7 @@ NUMBERS = schema_pattern({"type": "object", "properties": {"a": {"type": "intege
 CALLS = call_pattern({"add": NUMBERS, "n.w": r"\{\}"})
 FEW = '{"name": "add", "arguments": {"a": 1}}'
 NOW = '{"name":"n.w","arguments":{}}'
+TOOL = Tool.model_validate({"type": "function", "function": {"name": "add"}})
 FRAGMENTS = (
     *("<tool_call>", "</tool_call>", "<tool", "</", "<", "\n", " ", "Hello", "{", "}", "[", "]", ",", '"', "\\", "1"),
     *('{"name"', ": ", '"add"', '"name": "add"', '"arguments"', '"arguments": {', ADD, FEW),
@@ -66,7 +68,8 @@ def accepts(pattern: str, text: str) -> bool:
     ],
 )  # fmt: skip
 def test_tagged_calls_are_read_beside_text(text: str, content: str, calls: list[tuple[str, str]]) -> None:
-    assert TaggedCalls().reader.read(text, is_whole=True) == ReadText(content, tuple(Call(*each) for each in calls))
+    found = TaggedCalls().reader.read(text, is_whole=True)
+    assert (found.content, found.calls) == (content, [Call(*each) for each in calls])
 
 
 @pytest.mark.parametrize(
@@ -85,29 +88,38 @@ def test_lines_of_json_are_calls_at_the_beginning(text: str, content: str, calls
 
 
 @given(st.sampled_from(SYNTAXES), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.lists(st.integers(1, 9)))
-def test_the_pieces_of_a_stream_join_to_the_calls_of_the_whole_text(
+def test_the_pieces_of_a_stream_join_to_the_parts_of_the_whole_text(
     syntax: CallSyntax, fragments: list[str], sizes: list[int]
 ) -> None:
     text = "".join(fragments)
-    stream = CallStream(lambda text, is_whole: syntax.reader.read(text, is_whole=is_whole))
-    content, calls, at = "", list[list[str]](), 0
-    for size in [*sizes, len(text)]:
-        added, parts = stream.add(text[at : at + size])
-        at += size
-        content += added
-        _join(calls, parts)
-    added, parts = stream.add("", is_last=True)
-    _join(calls, parts)
-    assert ReadText(content + added, tuple(Call(*each) for each in calls)) == syntax.reader.read(text, is_whole=True)
+    for several in (True, False):
+        tools = ToolUse(syntax, ((0, TOOL),), is_required=False, several=several, is_named=False)
+        stream, at, new = CallStream(tools.read), 0, list[str | NewPart]()
+        for size in [*sizes, len(text)]:
+            new += stream.add(text[at : at + size])
+            at += size
+        new += stream.add("", is_last=True)
+        assert _joined(new) == list(tools.read(text, True).parts)
 
 
-def _join(calls: list[list[str]], parts: list[Any]) -> None:
-    for part in parts:
-        if part.name is None:
-            calls[part.index][1] += part.arguments
-        else:
-            assert part.index == len(calls)
-            calls.append([part.name, part.arguments])
+def _joined(new: list[str | NewPart]) -> list[str | Call]:
+    """The parts of which these are pieces, in order."""
+    parts = list[str | Call]()
+    for piece in new:
+        match parts[-1:], piece:
+            case [[str() as text], str()]:
+                parts[-1] = text + piece
+            case [_, str()]:
+                parts.append(piece)
+            case [[Call() as call], NewPart(index, None, arguments)]:
+                assert index == sum(isinstance(part, Call) for part in parts) - 1
+                parts[-1] = Call(call.name, call.arguments + arguments)
+            case [_, NewPart(index, str() as name, arguments)]:
+                assert index == sum(isinstance(part, Call) for part in parts)
+                parts.append(Call(name, arguments))
+            case _:
+                raise AssertionError(piece)
+    return parts
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)

@@ -1,6 +1,7 @@
 """Replies in the form of Anthropic's Messages API, whole and as the events of a stream. Pure."""
 
 from collections.abc import Sequence
+from itertools import count
 
 from pydantic_core import from_json
 
@@ -18,7 +19,7 @@ _NO_TEXT: Json = {"type": "text", "text": ""}
 
 
 class MessageReplies(Replies):
-    """Builds the reply to one body: a message with a block of text, and one for each call of a tool."""
+    """Builds the reply to one body: a message with a block for each call of a tool and each text around them."""
 
     ends_with_done = False
 
@@ -31,14 +32,16 @@ class MessageReplies(Replies):
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         [outcome] = outcomes
         read = self._tools.read(outcome.text, True)
-        calls = [
-            self._call(at, call.name) | {"input": arguments_so_far(call.arguments)}
-            for at, call in enumerate(read.calls)
+        number = count()
+        blocks = [
+            {"type": "text", "text": part}
+            if isinstance(part, str)
+            else self._call(next(number), part.name) | {"input": arguments_so_far(part.arguments)}
+            for part in read.parts
         ]
-        text = [{"type": "text", "text": read.content}] if read.content or not calls else []
         usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
-        stop = _stop(outcome, bool(calls))
-        return {**self._head, "content": text + calls, **stop, "usage": usage, "dilaserve": serving(outcome)}
+        stop = _stop(outcome, bool(read.calls))
+        return {**self._head, "content": blocks or [_NO_TEXT], **stop, "usage": usage, "dilaserve": serving(outcome)}
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:  # noqa: ARG002
         """The block of text begins at once, unless calls may take its place."""
@@ -59,10 +62,10 @@ class MessageReplies(Replies):
         completion_tokens: int,  # noqa: ARG002
         tokens: Sequence[TokenLogprob] = (),  # noqa: ARG002
     ) -> list[Json]:
-        return self._deltas(*self._stream.add(text))
+        return self._deltas(self._stream.add(text))
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
-        rest = self._deltas(*self._stream.add("", is_last=True))
+        rest = self._deltas(self._stream.add("", is_last=True))
         block = [] if self._blocks else self._begin(_NO_TEXT)
         usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
         stop = _stop(outcome, self._stream.has_calls)
@@ -74,22 +77,18 @@ class MessageReplies(Replies):
             {"type": "message_stop"},
         ]
 
-    def _deltas(self, content: str, parts: Sequence[NewPart]) -> list[Json]:
-        """The rest of the open call comes first, as text and further calls end its block."""
+    def _deltas(self, new: Sequence[str | NewPart]) -> list[Json]:
         events: list[Json] = []
-        events += [self._arguments(part) for part in parts if part.name is None]
-        if content:
-            if self._blocks[-1:] != ["text"]:
-                events += self._begin(_NO_TEXT)
-            events.append(self._delta({"type": "text_delta", "text": content}))
-        for part in parts:
+        for part in new:
+            if isinstance(part, str):
+                events += [] if self._blocks[-1:] == ["text"] else self._begin(_NO_TEXT)
+                events.append(self._delta({"type": "text_delta", "text": part}))
+                continue
             if part.name is not None:
                 events += self._begin(self._call(part.index, part.name) | {"input": {}})
-                events += [self._arguments(part)] if part.arguments else []
+            if part.arguments:
+                events.append(self._delta({"type": "input_json_delta", "partial_json": part.arguments}))
         return events
-
-    def _arguments(self, part: NewPart) -> Json:
-        return self._delta({"type": "input_json_delta", "partial_json": part.arguments})
 
     def _begin(self, block: Json) -> list[Json]:
         """End the open block and begin another one."""

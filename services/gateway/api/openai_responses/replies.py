@@ -12,6 +12,7 @@ from services.gateway.api.replies import Json, Replies, cached_tokens, call_id, 
 from services.gateway.api.text_stream import Decode
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
+from services.gateway.api.tool_calls.call_text import Call
 from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import FinishReason, Outcome
 
@@ -21,7 +22,8 @@ _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}  # by status;
 
 
 class ResponseReplies(Replies):
-    """Builds the reply to one body; its output is a message with one part of text, calls of tools, or both."""
+    """Builds the reply to one body; its output is a message with one part of text, calls of tools, or both, as they
+    begin in the text."""
 
     ends_with_done = False
 
@@ -31,6 +33,7 @@ class ResponseReplies(Replies):
         self._request_id, self._item_id = request_id, f"msg_{request_id}"
         self._tools, self._stream = tools, CallStream(tools.read)
         self._places: list[int | None] = []  # streamed items: calls by their number, and None: the message
+        self._tokens: list[TokenLogprob] = []  # those not sent yet
         effort = body.effort[1]
         self._head: Json = {
             "id": ID_PREFIX + request_id,
@@ -72,9 +75,14 @@ class ResponseReplies(Replies):
 
     def _output(self, outcome: Outcome) -> list[Json]:
         read, status = self._tools.read(outcome.text, True), _status(outcome)
-        calls = [self._call(at, call.name, call.arguments, status) for at, call in enumerate(read.calls)]
-        message = [self._message(outcome, read.content)] if read.content or not calls else []
-        return message + calls
+        items, numbers = dict[int | None, Json](), count()  # by place, as in `_places`
+        for part in read.parts or ("",):
+            if isinstance(part, Call):
+                number = next(numbers)
+                items[number] = self._call(number, part.name, part.arguments, status)
+            elif None not in items:
+                items[None] = self._message(outcome, read.content)
+        return list(items.values())
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:  # noqa: ARG002
         """The message begins at once, unless calls may take its place."""
@@ -90,47 +98,51 @@ class ResponseReplies(Replies):
         completion_tokens: int,  # noqa: ARG002
         tokens: Sequence[TokenLogprob] = (),
     ) -> list[Json]:
-        content, parts = self._stream.add(text)
-        return self._deltas(content, parts, tokens)
+        self._tokens += tokens
+        return self._deltas(self._stream.add(text))
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
-        events = self._deltas(*self._stream.add("", is_last=True))
-        if not self._places:
-            events += self._begin_message()
+        rest = self._stream.add("", is_last=True)
+        events = [] if rest or self._places else self._begin_message()
+        events += self._deltas(rest)
         whole = self.whole([outcome])
-        calls = [item for item in whole["output"] if item["type"] == "function_call"]
-        for place, number in enumerate(self._places):
-            if number is None:
-                item = whole["output"][0]
+        for place, item in enumerate(whole["output"]):
+            if item["type"] == "message":
                 [part] = item["content"]
                 done = {"item_id": self._item_id, "text": part["text"], "logprobs": part["logprobs"]}
                 at = {"output_index": place, "content_index": 0}
                 events.append(self._event("response.output_text.done", **done, **at))
                 events.append(self._event("response.content_part.done", item_id=self._item_id, part=part, **at))
             else:
-                item = calls[number]
                 done = {"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]}
                 done["output_index"] = place
                 events.append(self._event("response.function_call_arguments.done", **done))
             events.append(self._event("response.output_item.done", item=item, output_index=place))
         return [*events, self._event(f"response.{_status(outcome)}", response=whole)]
 
-    def _deltas(self, content: str, parts: Sequence[NewPart], tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
+    def _deltas(self, new: Sequence[str | NewPart]) -> list[Json]:
         events: list[Json] = []
-        if content and None not in self._places:
-            events += self._begin_message()
-        if (content or tokens) and None in self._places:
-            delta = {"item_id": self._item_id, "delta": content, "logprobs": with_alternatives(tokens)}
-            at = {"output_index": self._places.index(None), "content_index": 0}
-            events.append(self._event("response.output_text.delta", **delta, **at))
-        for part in parts:
+        for part in new:
+            if isinstance(part, str):
+                events += [] if None in self._places else self._begin_message()
+                events.append(self._text_delta(part))
+                continue
             if part.name is not None:
                 events.append(self._begin(part.index, self._call(part.index, part.name, "", "in_progress")))
             if part.arguments:
                 place, item_id = self._places.index(part.index), self._call_item_id(part.index)
                 more = {"item_id": item_id, "output_index": place, "delta": part.arguments}
                 events.append(self._event("response.function_call_arguments.delta", **more))
+        if self._tokens and None in self._places:
+            events.append(self._text_delta(""))
         return events
+
+    def _text_delta(self, text: str) -> Json:
+        """With the tokens not sent yet: those of a withheld text or a call arrive before it."""
+        delta = {"item_id": self._item_id, "delta": text, "logprobs": with_alternatives(self._tokens)}
+        self._tokens = []
+        at = {"output_index": self._places.index(None), "content_index": 0}
+        return self._event("response.output_text.delta", **delta, **at)
 
     def _begin_message(self) -> list[Json]:
         item = {"id": self._item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}

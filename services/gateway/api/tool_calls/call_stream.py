@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from services.gateway.api.tool_calls.call_text import ReadText
+from services.gateway.api.tool_calls.call_text import Call, ReadText
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +21,25 @@ class CallStream:
 
     def __init__(self, read: Callable[[str, bool], ReadText]) -> None:
         """`read` reads a text, which may be whole."""
-        self._read, self._text, self._sent = read, "", ReadText("")
+        self._read, self._text, self._sent = read, "", ReadText()
 
     @property
     def has_calls(self) -> bool:
         """Whether a call has been sent."""
         return bool(self._sent.calls)
 
-    def add(self, piece: str, *, is_last: bool = False) -> tuple[str, list[NewPart]]:
-        """The new content, and the new parts of calls."""
+    def add(self, piece: str, *, is_last: bool = False) -> list[str | NewPart]:
+        """The new texts and the new parts of calls, in order."""
         self._text += piece
         before, self._sent = self._sent, self._read(self._text, is_last)
-        known = [len(call.arguments) for call in before.calls]
-        parts = [
-            NewPart(at, None if at < len(known) else call.name, call.arguments[known[at] if at < len(known) else 0 :])
-            for at, call in enumerate(self._sent.calls)
-        ]
-        new = [part for part in parts if part.name is not None or part.arguments]
-        return self._sent.content[len(before.content) :], new
+        new, calls = list[str | NewPart](), 0
+        for part, known in zip_longest(self._sent.parts, before.parts):
+            if isinstance(part, str):
+                rest = part[len(known) if isinstance(known, str) else 0 :]
+                new += [rest] if rest else []
+                continue
+            sent = known.arguments if isinstance(known, Call) else None
+            rest = part.arguments[len(sent or "") :]
+            new += [NewPart(calls, part.name if sent is None else None, rest)] if rest or sent is None else []
+            calls += 1
+        return new

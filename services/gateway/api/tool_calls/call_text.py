@@ -1,6 +1,6 @@
 """Finds calls of tools in a text that may be incomplete: {"name": NAME, "arguments": {...}} after an opening mark.
 
-The content and the calls of a longer text begin with those of a shorter one, so a stream sends only the difference.
+The texts and calls in a longer text begin with those in a shorter one, so a stream sends only the difference.
 Text that can still become the beginning of a call is withheld.
 """
 
@@ -25,10 +25,24 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """A text without its calls, and its calls."""
+    """The calls in a text and the texts around them, in order. No text follows another one."""
 
-    content: str
-    calls: tuple[Call, ...] = ()
+    parts: tuple[str | Call, ...] = ()
+
+    @property
+    def content(self) -> str:
+        """The text without its calls."""
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def calls(self) -> list[Call]:
+        return [part for part in self.parts if isinstance(part, Call)]
+
+    def with_one_call(self) -> "ReadText":
+        """Without the calls after the first one."""
+        first = next((at for at, part in enumerate(self.parts) if isinstance(part, Call)), len(self.parts))
+        rest = ReadText(self.parts[first + 1 :]).content
+        return ReadText((*self.parts[: first + 1], rest) if rest else self.parts[: first + 1])
 
 
 class CallReader:
@@ -47,17 +61,16 @@ class CallReader:
 
     def read(self, text: str, *, is_whole: bool) -> ReadText:
         """`is_whole`: nothing follows."""
-        content, calls, at = "", list[Call](), 0
+        parts, at = list[str | Call](), 0
         while found := self._find(text, at):
-            content += text[at : found.start()]
             end = arguments_end(text, found.end())
-            calls.append(Call(found[1], text[found.end() : end]))
+            parts += [text[at : found.start()], Call(found[1], text[found.end() : end])]
             after = self._end.match(text, end)
             assert after is not None  # it matches the empty text
             at = after.end()
-        content += text[at:] if is_whole else text[at : self._withheld_from(text, at, is_after_call=bool(calls))]
-        has_text = bool(content.strip()) or (is_whole and not calls)
-        return ReadText(content if has_text else "", tuple(calls))
+        parts.append(text[at:] if is_whole else text[at : self._withheld_from(text, at, is_after_call=bool(parts))])
+        kept = tuple(part for part in parts if isinstance(part, Call) or part.strip())
+        return ReadText(kept or ((text,) if is_whole and text else ()))
 
     def _withheld_from(self, text: str, at: int, *, is_after_call: bool) -> int:
         """Where the text from `at` on may become the beginning of a call, or the end of the call before it."""

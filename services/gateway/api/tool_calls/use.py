@@ -59,9 +59,9 @@ class ToolUse:
     def read(self, text: str, is_whole: bool) -> ReadText:
         """The content and the calls of a text. `is_whole`: nothing follows it."""
         if not self.tools:
-            return ReadText(text)
+            return ReadText((text,) if text else ())
         found = self.syntax.reader.read(text, is_whole=is_whole)
-        return found if self.several else ReadText(found.content, found.calls[:1])
+        return found if self.several else found.with_one_call()
 
 
 def tool_use(body: CompletionBody, text: TextModel) -> ToolUse:
