@@ -30,7 +30,9 @@ class Page(List[T]):
 
 class ErrorDetail(ResponseModel):
     message: str
-    type: Literal["invalid_request_error", "server_error"]
+    type: Literal[
+        "invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error"
+    ]
     param: str | None = Field(description="the wrong field")
     code: str | None
 

@@ -1,8 +1,8 @@
 """The records of batches on the bus."""
 
-import contextlib
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 from nats.js.api import DeliverPolicy
@@ -13,9 +13,9 @@ from services.gateway.api.errors import ApiError, not_found
 from services.gateway.bus_connection import BusConnection
 from shared.bus.client import try_decode
 from shared.bus.codec import decode, encode
-from shared.bus.errors import bus_errors
+from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.stream_reader import read_stream
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
 from shared.messages.gateway import Batch, BatchStatus, BatchWork
 
 WINDOW_S = 24 * 3600
@@ -43,10 +43,15 @@ class BatchStore:
             expires_s=now_s + WINDOW_S,
             metadata=metadata,
         )
+        bus, bucket = self._connection.bus, await self._bucket()
         with bus_errors("store the batch"):
-            await (await self._bucket()).create(batch.batch_id, encode(batch))
-        bus = self._connection.bus
-        await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.batch_id))
+            await bucket.create(batch.batch_id, encode(batch))
+        try:
+            await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.batch_id))
+        except RetryLater:  # else a batch that no gateway runs would stay in the lists
+            with suppress(*BUS_ERRORS):
+                await bucket.delete(batch.batch_id)
+            raise
         return batch
 
     async def get(self, batch_id: str, owner: str | None) -> Batch:
@@ -62,7 +67,9 @@ class BatchStore:
         bucket, policy = bus.subjects.batches_bucket, DeliverPolicy.LAST_PER_SUBJECT
         with bus_errors("list the batches"):
             msgs = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", deliver_policy=policy)
-        owned = [batch for msg in msgs if (batch := try_decode(msg, Batch)) and owner in (None, batch.owner)]
+        owned = [
+            batch for msg in msgs if msg.data and (batch := try_decode(msg, Batch)) and owner in (None, batch.owner)
+        ]
         return sorted(owned, key=lambda batch: (-batch.created_s, batch.batch_id))
 
     async def cancel(self, batch_id: str, owner: str) -> Batch:
@@ -99,7 +106,7 @@ class BatchStore:
             changed = change(batch)
             if changed == batch:
                 return batch
-            with bus_errors("update the batch"), contextlib.suppress(KeyWrongLastSequenceError):
+            with bus_errors("update the batch"), suppress(KeyWrongLastSequenceError):
                 await (await self._bucket()).update(batch_id, encode(changed), last=revision)
                 return changed
 

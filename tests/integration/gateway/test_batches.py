@@ -96,6 +96,22 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
             await api.files.retrieve(done.input_file_id)
 
 
+async def test_a_batch_that_cannot_be_queued_is_not_created(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    js, stream = scheduler.bus.js, scheduler.bus.subjects.stream("BATCHES")
+    await js.update_stream((await js.stream_info(stream)).config.evolve(max_msgs=1))
+    scheduler.hold = asyncio.Event()
+    async with client(gateway) as api:
+        first = await submit(api, line(0))
+        with pytest.raises(openai.InternalServerError) as refusal:
+            await submit(api, line(1))
+        assert refusal.value.status_code == 503
+        assert [batch.id async for batch in await api.batches.list()] == [first.id]
+        scheduler.hold.set()
+        assert (await ended(api, first.id)).status == "completed"
+
+
 async def test_a_line_whose_request_the_bus_lost_is_sent_again(
     gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ async def test_pages_follow_the_last_request_of_the_page_before(gateway: Running
     await has_listed(gateway, 3)
     first = (await gateway.http.get(LIST, params={"limit": 2})).json()
     assert ([each["id"] for each in first["data"]], first["has_more"]) == (newest_first[:2], True)
-    second = (await gateway.http.get(LIST, params={"limit": 2, "after": newest_first[1]})).json()
+    second = (await gateway.http.get(LIST, params={"limit": 2, "after": f"chatcmpl-{newest_first[1]}"})).json()
     assert ([each["id"] for each in second["data"]], second["has_more"]) == (newest_first[2:], False)
     unknown = await gateway.http.get(LIST, params={"after": "no-such"})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")

@@ -49,11 +49,12 @@ def request_routes(context: AppContext) -> APIRouter:
         """The API key's most recently finished requests, newest first, or with the status `in_progress` those that
         wait or run, the first that arrived first; an operator's key lists those of all keys."""
         viewer = key_of(http)
-        wanted = wanted.model_copy(update={"id": bare_id(wanted.id)})
+        after = None if wanted.after is None else bare_id(wanted.after)
+        wanted = wanted.model_copy(update={"id": bare_id(wanted.id), "after": after})
         if wanted.status == "in_progress":
             active, is_whole = await _unfinished(context, wanted, viewer)
             if wanted.after is not None:
-                active = await _later(context, http, active, bare_id(wanted.after))
+                active = await _later(context, http, active, wanted.after)
             has_more = len(active) > wanted.limit or bool(active and not is_whole)
             unfinished: list[RequestSummary | UnfinishedRequest] = [
                 UnfinishedRequest.of(each) for each in active[: wanted.limit]
