@@ -9,17 +9,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
+from services.gateway.api.batch_models import BatchBody
 from services.gateway.api.openai_responses.body import ResponseBody
-from services.gateway.api.request_models import (
-    BatchBody,
-    ChatBody,
-    DetokenizeBody,
-    FimBody,
-    ServedBody,
-    TextBody,
-    TokenizeBody,
-)
+from services.gateway.api.request_models import ChatBody, FimBody, ServedBody, TextBody
 from services.gateway.api.response_models import ErrorBody
+from services.gateway.api.token_models import DetokenizeBody, TokenizeBody
 from shared.messages.plans import PlanRecord, ReconfiguratorStats
 
 SCHEMAS = "#/components/schemas/"

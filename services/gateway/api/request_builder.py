@@ -9,8 +9,9 @@ from typing import TypeVar, cast
 from services.gateway.api.infill import InfillOutput, infill_output
 from services.gateway.api.other_fields import ADJUSTED_HEADER
 from services.gateway.api.output_room import OutputRoom, output_room
-from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody, TokenizeBody
+from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.api.text_forms import field_of_form, form_of
+from services.gateway.api.token_models import TokenizeBody
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from services.gateway.api.base_models import Lenient, Strict, unsupported, wrong_field
+from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.tool_calls.models import ToolCall, ToolChoice, Tools, wrong_choice
 from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
@@ -389,40 +389,3 @@ class FimBody(TextBody):
     seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63, validation_alias=AliasChoices("seed", "random_seed"))] = (
         None  # `random_seed` is Mistral's name
     )
-
-
-class TokenizeBody(Lenient):
-    """POST /tokenize: a prompt or messages."""
-
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
-    prompt_field: ClassVar[str] = "messages"
-
-    model: str
-    prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
-    tools: Tools | None = None
-    add_generation_prompt: bool | None = None  # of messages; false: without the beginning of the model's reply
-
-    @model_validator(mode="after")
-    def _require_one(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            raise PydanticCustomError(
-                "unsupported_field", "give either prompt or messages", {"name": "prompt", "accepted": ""}
-            )
-        return self
-
-
-class DetokenizeBody(Lenient):
-    """POST /detokenize."""
-
-    model: str
-    tokens: Annotated[list[int], Field(fail_fast=True)]
-
-
-class BatchBody(Strict):
-    """POST /v1/batches."""
-
-    input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
-    completion_window: Literal["24h"]
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from msgspec.structs import asdict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from shared.messages.gateway import BatchStatus
 from shared.messages.requests import ActiveRequest, FinishReason, Outcome, OutcomeStatus
 
 T = TypeVar("T")
@@ -246,75 +245,5 @@ class UnfinishedRequest(ResponseModel):
         return cls.model_validate(asdict(active) | optional | fixed)
 
 
-class TokenList(ResponseModel):
-    tokens: list[int]
-    count: int
-    max_model_len: int = Field(description="maximum number of tokens, prompt and output together")
-
-
-class DetokenizedText(ResponseModel):
-    prompt: str
-
-
 class Status(ResponseModel):
     status: str
-
-
-class FileObject(ResponseModel):
-    id: str
-    object: Literal["file"] = "file"
-    bytes: int
-    created_at: int = Field(description="Unix time, seconds")
-    expires_at: int
-    filename: str
-    purpose: str
-    status: Literal["processed"] = "processed"
-
-
-class DeletedFile(ResponseModel):
-    id: str
-    object: Literal["file"] = "file"
-    deleted: bool = True
-
-
-class BatchErrorItem(ResponseModel):
-    code: str
-    message: str
-    line: int | None
-    param: None = None
-
-
-class BatchCounts(ResponseModel):
-    total: int
-    completed: int
-    failed: int
-
-
-class BatchObject(ResponseModel):
-    """A batch. Times are Unix times in seconds."""
-
-    id: str = Field(validation_alias="batch_id")
-    object: Literal["batch"] = "batch"
-    endpoint: str
-    errors: List[BatchErrorItem] | None
-    input_file_id: str
-    completion_window: Literal["24h"] = "24h"
-    status: BatchStatus
-    output_file_id: str | None
-    error_file_id: str | None
-    created_at: int = Field(validation_alias="created_s")
-    in_progress_at: int | None = Field(validation_alias="began_s")
-    expires_at: int = Field(validation_alias="expires_s")
-    finalizing_at: int | None = Field(validation_alias="finalizing_s")
-    completed_at: int | None = None
-    failed_at: int | None = None
-    expired_at: int | None = None
-    cancelling_at: int | None = Field(validation_alias="cancelling_s")
-    cancelled_at: int | None = None
-    request_counts: BatchCounts
-    metadata: dict[str, str]
-
-
-class BatchList(Page[BatchObject]):
-    first_id: str | None = None
-    last_id: str | None = None

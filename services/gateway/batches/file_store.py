@@ -12,8 +12,8 @@ from nats.js.api import ObjectInfo, ObjectMeta
 from nats.js.errors import NotFoundError
 from nats.js.object_store import ObjectStore
 
+from services.gateway.api.batch_models import FileObject
 from services.gateway.api.errors import ApiError, not_found
-from services.gateway.api.response_models import FileObject
 from services.gateway.bus_connection import BusConnection
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.other_fields import ignored_header
-from services.gateway.api.request_models import ChatBody, TextBody, TokenizeBody
+from services.gateway.api.request_models import ChatBody, TextBody
+from services.gateway.api.token_models import TokenizeBody
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "How many pears?"}]}
 TEXT: dict[str, Any] = {"model": "m", "prompt": "How many pears?"}

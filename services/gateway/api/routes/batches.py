@@ -10,12 +10,12 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from services.gateway.admission.admission import key_of
+from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject, DeletedFile, FileObject
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.paging import page_after
 from services.gateway.api.request_body import bounded, check_content_type, read_body
-from services.gateway.api.request_models import BatchBody
-from services.gateway.api.response_models import BatchList, BatchObject, DeletedFile, FileObject, Page
+from services.gateway.api.response_models import Page
 from services.gateway.app_context import AppContext
 from services.gateway.batches.file_store import MAX_FILE_BYTES
 from shared.api_keys import ApiKey

@@ -8,8 +8,7 @@ from services.gateway.api.openapi import json_body
 from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_builder import encode_prompt, unblocked
-from services.gateway.api.request_models import DetokenizeBody, TokenizeBody
-from services.gateway.api.response_models import DetokenizedText, TokenList
+from services.gateway.api.token_models import DetokenizeBody, DetokenizedText, TokenizeBody, TokenList
 from services.gateway.app_context import AppContext
 
 

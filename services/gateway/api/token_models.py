@@ -1,0 +1,51 @@
+"""The bodies and the replies of /tokenize and /detokenize."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from services.gateway.api.base_models import Lenient
+from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
+from services.gateway.api.request_models import Message
+from services.gateway.api.response_models import ResponseModel
+from services.gateway.api.tool_calls.models import Tools
+
+
+class TokenizeBody(Lenient):
+    """POST /tokenize: a prompt or messages."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
+    prompt_field: ClassVar[str] = "messages"
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None  # of messages; false: without the beginning of the model's reply
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError(
+                "unsupported_field", "give either prompt or messages", {"name": "prompt", "accepted": ""}
+            )
+        return self
+
+
+class DetokenizeBody(Lenient):
+    """POST /detokenize."""
+
+    model: str
+    tokens: Annotated[list[int], Field(fail_fast=True)]
+
+
+class TokenList(ResponseModel):
+    tokens: list[int]
+    count: int
+    max_model_len: int = Field(description="maximum number of tokens, prompt and output together")
+
+
+class DetokenizedText(ResponseModel):
+    prompt: str
