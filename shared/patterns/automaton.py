@@ -22,9 +22,7 @@ MAX_SECONDS = 5
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
 MAX_ROUNDS = 100  # of the merging; an automaton that needs more, such as that of a{500}, has few equal states
-# Begins every text. `Index` also compiles the search for the pattern at every place of a text, which can take
-# exponentially many states; it can only begin at this character, which never occurs in texts.
-BEGIN = "\U0010fffe"
+MAX_MERGED = 1 << 26  # entries of its table that all rounds read: about a second
 TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {MAX_SECONDS} s to compile"
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
 
@@ -47,7 +45,7 @@ class PatternAutomaton:
 
 
 def compile_pattern(pattern: str) -> PatternAutomaton:
-    """Takes 0.05 s for a new pattern; in event loops, call it in a thread.
+    """Takes 0.05 s for a new pattern, seconds for a large one; in event loops, call it in a thread.
 
     Raises: BadInput if the pattern is not valid, no text matches it, or it has more than MAX_STATES states or takes
     too much time or memory.
@@ -62,7 +60,7 @@ def compile_pattern(pattern: str) -> PatternAutomaton:
 def _compiled(pattern: str) -> PatternAutomaton | str:
     """Returns: the automaton, or the error."""
     try:
-        found = _merged(*_useful(*_read(_run(pattern))))
+        found = _merged(*_read(_run(pattern)))
     except BadInput as error:
         return error.message
     if not len(found.accepting):
@@ -77,7 +75,7 @@ def _run(pattern: str) -> bytes:
     limits = [str(limit) for limit in (MAX_MEMORY, MAX_SECONDS, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
-        whole = rf"{BEGIN}(?:{without_anchors(pattern)})\z".encode()
+        whole = rf"{program.BEGIN}(?:{without_anchors(pattern)})\z".encode()
         ran = subprocess.run(command, input=whole, capture_output=True, timeout=4 * MAX_SECONDS, check=False)  # noqa: S603
     except UnicodeEncodeError as error:
         raise BadInput(f"the pattern is not valid: {error.reason}") from None
@@ -118,39 +116,18 @@ def without_anchors(pattern: str) -> str:
     return pattern if backslashes % 2 else before_end
 
 
-def _read(data: bytes) -> tuple[Int32, Bool, int]:
-    """The program's table, its final states, and the state after BEGIN."""
+def _read(data: bytes) -> tuple[Int32, Bool]:
+    """The program's table and its final states."""
     states = len(data) // (4 * program.BYTES + 1)
     table = np.frombuffer(data, np.int32, program.BYTES * states).reshape(states, program.BYTES)
-    start = 0
-    for byte in BEGIN.encode():
-        start = int(table[start, byte]) if start >= 0 else start
-    return table, np.frombuffer(data, np.bool_, states, 4 * program.BYTES * states), start
-
-
-def _useful(table: Int32, accepting: Bool, start: int) -> tuple[Int32, Bool]:
-    """The states between `start`, which becomes the first, and an accepting one. Shapes: [S, 256], [S] -> the same."""
-    leads = np.append(accepting, False)
-    while (more := leads[:-1] | leads[table].any(axis=1)).sum() > leads.sum():
-        leads[:-1] = more
-    if start < 0 or not leads[start]:
-        return table[:0], accepting[:0]
-    number = np.full(len(table) + 1, -1, dtype=np.int32)  # the last one: of -1
-    order: list[int] = []
-    new = np.array([start])
-    while len(new):
-        number[new] = np.arange(len(order), len(order) + len(new))
-        order += new.tolist()
-        targets = np.unique(table[new])
-        new = targets[(targets >= 0) & leads[targets] & (number[targets] < 0)]
-    return number[table[order]], accepting[order]
+    return table, np.frombuffer(data, np.bool_, states, 4 * program.BYTES * states)
 
 
 def _merged(table: Int32, accepting: Bool) -> PatternAutomaton:
     """Merge the states with the same continuations, by refinement of a partition (Moore 1956)."""
     columns = np.unique(table, axis=1)  # bytes with equal transitions count once
     block, count = accepting.astype(np.int32), 0
-    for _ in range(MAX_ROUNDS):
+    for _ in range(min(MAX_ROUNDS, MAX_MERGED // max(1, columns.size))):
         rows = np.ascontiguousarray(np.column_stack([block, np.append(block, -1)[columns]]).astype(np.int32))
         keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)

@@ -1,18 +1,22 @@
 """The program that compiles a pattern, whose process limits the memory and the time.
 
-Arguments: bytes of memory, seconds of CPU time, states. Standard input: the pattern. Standard output: the table, int32
-[S, 256] by state and byte (-1: none), then whether each state is final, a byte each; or the reason of an error. It
+Arguments: bytes of memory, seconds of CPU time, states. Standard input: the pattern, which begins with BEGIN. Standard
+output: the table, int32 [S, 256] by state and byte (-1: none), then whether each state is final, a byte each; or the
+reason of an error. The first state is that after BEGIN; each is reached from it and leads to a final one. The program
 imports nothing of the project, to start in milliseconds.
 """
 
 import resource
 import sys
 from array import array
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 
 INVALID, TOO_LARGE = 3, 4  # exit status
 BYTES = 256
 END = BYTES  # the vocabulary's end token
+# Begins every text. `Index` also compiles the search for the pattern at every place of a text, which can take
+# exponentially many states; it can only begin at this character, which never occurs in texts.
+BEGIN = "\U0010fffe"
 
 Transitions = Mapping[int, Mapping[int, int]]
 
@@ -33,20 +37,46 @@ def main(max_memory: int, max_cpu_s: int, max_states: int) -> int:
     transitions = index.get_transitions()
     if len(transitions) > max_states:
         return TOO_LARGE
-    sys.stdout.buffer.write(table(transitions, index.get_initial_state(), index.get_final_states()))
+    start: int | None = index.get_initial_state()
+    for byte in BEGIN.encode():
+        start = transitions.get(start, {}).get(byte) if start is not None else None
+    final = index.get_final_states()
+    states = useful(transitions, start, final) if start is not None else []
+    sys.stdout.buffer.write(table(transitions, states, final))
     return 0
 
 
-def table(transitions: Transitions, initial: int, final: Set[int]) -> bytes:
-    """The columns, with the initial state first."""
-    names = [initial, *(name for name in transitions if name != initial)]
-    numbers = {name: number for number, name in enumerate(names)}
-    next_state = array("i", [-1]) * (BYTES * len(names))
-    for row, name in enumerate(names):
-        for token, target in transitions.get(name, {}).items():
-            if token != END:
+def useful(transitions: Transitions, start: int, final: Set[int]) -> list[int]:
+    """The states between `start`, which is the first, and a final one."""
+    after = {state: {target for byte, target in row.items() if byte != END} for state, row in transitions.items()}
+    before: dict[int, list[int]] = {}
+    for state, targets in after.items():
+        for target in targets:
+            before.setdefault(target, []).append(state)
+    leads = reached(final, before)
+    return [state for state in reached([start], after) if state in leads]
+
+
+def reached(first: Iterable[int], following: Mapping[int, Collection[int]]) -> dict[int, None]:
+    """The first states and all after them, each looked at once; breadth first."""
+    found = dict.fromkeys(first)
+    waiting = list(found)
+    for state in waiting:
+        new = [target for target in following.get(state, ()) if target not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return found
+
+
+def table(transitions: Transitions, states: list[int], final: Set[int]) -> bytes:
+    """The table's rows and columns of these states."""
+    numbers = {state: number for number, state in enumerate(states)}
+    next_state = array("i", [-1]) * (BYTES * len(states))
+    for row, state in enumerate(states):
+        for token, target in transitions.get(state, {}).items():
+            if token != END and target in numbers:
                 next_state[BYTES * row + token] = numbers[target]
-    return next_state.tobytes() + bytes(name in final for name in names)
+    return next_state.tobytes() + bytes(state in final for state in states)
 
 
 if __name__ == "__main__":

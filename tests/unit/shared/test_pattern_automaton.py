@@ -1,6 +1,7 @@
 """Patterns as automata over bytes."""
 
 import re
+import time
 from random import Random
 
 import pytest
@@ -8,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadInput
-from shared.patterns.automaton import MAX_STATES, PatternAutomaton, compile_pattern, longest_text, without_anchors
+from shared.patterns.automaton import (
+    MAX_SECONDS,
+    MAX_STATES,
+    PatternAutomaton,
+    compile_pattern,
+    longest_text,
+    without_anchors,
+)
+from shared.patterns.compile import END, useful
 from tests.support.pattern_texts import draw_text
 
 PATTERNS = ("(ab|ba)+", "a*b?", "[^a]{2}", "(a|b)*aab", "é+|b", "[0-9]{1,3}", "a{2,}", "", "x(y|)z", "(?i)aB")
@@ -43,6 +52,37 @@ def test_every_state_is_reached_and_leads_to_an_end() -> None:
     reached = {0, *automaton.next_state[automaton.next_state >= 0].tolist()}
     assert reached == set(range(len(automaton.next_state)))
     assert ((automaton.next_state >= 0).any(axis=1) | automaton.accepting).all()
+
+
+def follow(first: set[int], transitions: dict[int, dict[int, int]]) -> set[int]:
+    """The states and all after them."""
+    while not (more := {target for state in first for target in transitions[state].values()}) <= first:
+        first = first | more
+    return first
+
+
+states = st.integers(0, 6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.integers(0, 3), states, max_size=3), min_size=7, max_size=7), st.sets(states), states
+)
+def test_the_useful_states_are_those_between_the_start_and_an_end(
+    rows: list[dict[int, int]], final: set[int], start: int
+) -> None:
+    transitions = dict(enumerate(rows))
+    wanted = {state for state in follow({start}, transitions) if follow({state}, transitions) & final}
+    found = useful({state: {**row, END: 0} for state, row in transitions.items()}, start, final)
+    assert set(found) == wanted
+    assert found[:1] == ([start] if wanted else [])
+
+
+@pytest.mark.parametrize("pattern", ["[a-z]{7900}", "(?:a|b){4000}", "[a-z]{0,7900}"])
+def test_a_pattern_at_the_limit_of_states_takes_few_seconds(pattern: str) -> None:
+    before = time.process_time()
+    longest_text(compile_pattern(pattern))
+    assert time.process_time() - before < MAX_SECONDS
 
 
 def test_anchors_around_the_pattern_change_nothing() -> None:
