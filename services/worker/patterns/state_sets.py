@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.worker.patterns.token_automaton import NEVER, TokenAutomaton
+from services.worker.patterns.token_automaton import NEVER, TokenAutomaton, followers
 from shared.arrays import Bool, Int64, UInt8
 
 MAX_SETS = 20_000  # from which all are forgotten
@@ -20,11 +20,9 @@ class StateSets:
 
     def __init__(self, automaton: TokenAutomaton) -> None:
         self.automaton = automaton
-        states = len(automaton.next_state)
-        follows = np.zeros((states, states + 1), dtype=np.bool_)
-        np.put_along_axis(follows, automaton.next_state, True, axis=1)
-        self._successors = np.packbits(follows[:, :states], axis=1)
-        self._predecessors = np.packbits(follows[:, :states].T, axis=1)
+        follows = followers(automaton.next_state)
+        self._successors = np.packbits(follows, axis=1)
+        self._predecessors = np.packbits(follows.T, axis=1)
         self._masks: dict[tuple[int, int], UInt8] = {}
         self.forget()
 

@@ -1,20 +1,23 @@
 """Patterns: a token is allowed if and only if some completion of the whole output matches."""
 
 import re
+import time
 from functools import cache
 from itertools import product
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.worker.patterns import token_automaton
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.state_sets import StateSets
-from services.worker.patterns.token_automaton import NEVER, TokenTable, tokenize
+from services.worker.patterns.token_automaton import NEVER, UNREACHABLE, TokenTable, tokenize
 from shared.arrays import Int32
 from shared.errors import BadInput
-from shared.patterns.automaton import compile_pattern
+from shared.patterns.automaton import MAX_SECONDS, compile_pattern
 
 MASK, END, SPECIAL = 0, 1, 2
 TEXTS = (b"", b"", b"", b"a", b"b", b"ab", b"ba", b"c", "é".encode(), "é".encode()[:1], "é".encode()[1:])
@@ -115,6 +118,35 @@ def test_tokens_that_lead_alike_are_one_class() -> None:
     assert a == b == ab == ba
     assert automaton.class_of[[MASK, SPECIAL]].tolist() == [NEVER, NEVER]
     assert c == NEVER
+
+
+@settings(max_examples=50, deadline=None)
+@given(patterns)
+def test_the_tokens_left_are_those_of_the_shortest_way_to_an_end(pattern: str) -> None:
+    automaton = sets_of(pattern).automaton
+    left = np.where(automaton.is_final, 0, UNREACHABLE).astype(np.int64)
+    for _ in left:
+        left = np.minimum(left, np.append(left, UNREACHABLE)[automaton.next_state].min(axis=1) + 1)
+    assert (automaton.tokens_left == np.minimum(left, UNREACHABLE)).all()
+
+
+def test_a_pattern_at_the_limit_of_states_takes_few_seconds() -> None:
+    letters = [bytes([one, other]) for one in range(97, 123) for other in range(97, 123)]
+    table = TokenTable.of([*letters, b""], [len(letters)], len(letters) + 1)
+    words = "".join(Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=7_900))
+    pattern, before = compile_pattern(words), time.process_time()
+    assert tokenize(pattern, table).tokens_left[0] == len(words) // 2
+    assert time.process_time() - before < MAX_SECONDS
+
+
+def test_a_pattern_with_too_many_kinds_of_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = compile_pattern("(ab)*c")
+    columns = 2 + 5  # of no text, of those that no text has, and of a, b, ab, ba, c
+    monkeypatch.setattr(token_automaton, "MAX_ENTRIES", (len(pattern.next_state) + 1) * columns)
+    tokenize(pattern, TABLE)
+    monkeypatch.setattr(token_automaton, "MAX_ENTRIES", (len(pattern.next_state) + 1) * (columns - 1))
+    with pytest.raises(BadInput, match="the pattern is too large"):
+        tokenize(pattern, TABLE)
 
 
 def test_sets_that_are_forgotten_change_no_answer() -> None:
