@@ -120,7 +120,7 @@ def count(schema: Mapping[str, Any], name: str, field: str) -> int | None:
     value = schema.get(name)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != int(value) or value < 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value % 1 != 0 or value < 0:
         raise BadInput(f"{name} must be a whole number from 0 on, got {value!r}", field)
     return int(value)
 
@@ -144,10 +144,10 @@ def _range(schema: Mapping[str, Any], field: str) -> tuple[int, int, int]:
     names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
     for name in names:
         value = schema.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
             raise BadInput(f"{name} must be a number of at most {DIGITS} digits, got {value!r}", field)
     step = schema.get("multipleOf", 1)
-    if isinstance(step, bool) or not isinstance(step, int | float) or step != int(step) or not 0 < step <= LARGEST:
+    if isinstance(step, bool) or not isinstance(step, int | float) or step % 1 != 0 or not 0 < step <= LARGEST:
         raise BadInput(f"multipleOf is supported for whole numbers from 1 on, got {step!r}", field)
     low = [schema[name] for name in names[:2] if name in schema]
     high = [schema[name] for name in names[2:] if name in schema]

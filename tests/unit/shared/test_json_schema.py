@@ -144,6 +144,7 @@ SCHEMAS: list[Any] = [
         "$ref": "#/$defs/n",
     },
 ]
+INFINITE = float("inf")  # as parsers of JSON read 1e999
 REFUSED: list[tuple[Any, str]] = [
     ({"not": {"minLength": 3}}, "not is not supported"),
     ({"properties": {"a": {"$dynamicRef": "#a"}}}, "$dynamicRef is not supported"),
@@ -157,6 +158,11 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "string", "pattern": "a", "maxLength": 3}, "pattern beside minLength or maxLength"),
     ({"type": "string", "minLength": 5, "maxLength": 2}, "minLength 5 is above the maximum 2"),
     ({"type": "string", "maxLength": -1}, "maxLength must be a whole number from 0 on"),
+    ({"type": "string", "maxLength": INFINITE}, "maxLength must be a whole number from 0 on"),
+    ({"type": "array", "minItems": INFINITE}, "minItems must be a whole number from 0 on"),
+    ({"type": "object", "minProperties": INFINITE}, "minProperties must be a whole number from 0 on"),
+    ({"type": "integer", "multipleOf": INFINITE}, "multipleOf is supported for whole numbers"),
+    ({"type": "integer", "maximum": float("nan")}, "maximum must be a number of at most 15 digits"),
     ({"type": "number", "multipleOf": 0.1}, "multipleOf is supported for whole numbers"),
     ({"type": "integer", "multipleOf": 7, "minimum": 8, "maximum": 13}, "no multiple of 7 is within the bounds"),
     ({"type": "integer", "minimum": 3, "exclusiveMaximum": 3}, "minimum 3 is above the maximum 2"),
@@ -197,7 +203,7 @@ def test_a_schema_that_no_pattern_can_express_is_refused_by_name(schema: Any, re
     assert reason in refused.value.message
 
 
-@pytest.mark.parametrize("value", [5, "a", [], [5], {"a": 5}, None, True])
+@pytest.mark.parametrize("value", [5, -0.5, 1e300, INFINITE, "a", [], [5], {"a": 5}, None, True])
 @pytest.mark.parametrize(
     "name", sorted({*TYPE_OF, "allOf", "anyOf", "const", "enum", "if", "not", "then", "type", "$ref"})
 )
