@@ -104,7 +104,7 @@ def _vllm_forms(
     if schema is not None:
         yield f"{prefix}json", partial(_schema, schema, f"{prefix}json")
     if regex is not None:
-        yield f"{prefix}regex", lambda: regex
+        yield f"{prefix}regex", partial(_of_some_text, regex, f"{prefix}regex")
     if choice is not None:
         yield f"{prefix}choice", partial(choice_pattern, choice)
     if grammar is not None:
@@ -113,9 +113,16 @@ def _vllm_forms(
 
 def _grammar(grammar: str, field: str) -> str:
     try:
-        return grammar_pattern(grammar)
+        return _of_some_text(grammar_pattern(grammar), field)
     except BadInput as error:
         raise BadInput(f"{field}: {error.message}", field) from None
+
+
+def _of_some_text(pattern: str, field: str) -> str:
+    """Raises: BadInput if the pattern is empty, which elsewhere means any text."""
+    if not pattern:
+        raise BadInput("only the empty text has this form; leave the field out to have any text", field)
+    return pattern
 
 
 def _schema(schema: str | dict[str, object], field: str) -> str:

@@ -20,6 +20,7 @@ CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "co
 TEXT: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2="}
 RESPONSE: dict[str, Any] = {"model": "tiny-llada", "input": "2+2="}
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 ANSWER = '{"answer": 29}'
 
 
@@ -131,6 +132,11 @@ def json_schema(schema: object) -> dict[str, Any]:
         ({"guided_grammar": 'root ::= "a" root'}, "guided_grammar", "no text of the grammar fits"),
         ({"guided_json": "{"}, "guided_json", "not a JSON schema"),
         ({"guided_json": '{"const": ' + "1" * 5000 + "}"}, "guided_json", "not a JSON schema"),
+        ({"guided_regex": ""}, "guided_regex", "only the empty text"),
+        ({"guided_regex": "", "tools": [FUNCTION]}, "guided_regex", "only the empty text"),
+        ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", "only the empty text"),
+        ({"guided_grammar": 'root ::= ""'}, "guided_grammar", "only the empty text"),
+        ({"guided_json": '{"maxLength": 1e999}'}, "guided_json", "maxLength must be a whole number"),
         ({"guided_regex": "(a"}, "guided_regex", "accepted: the syntax of Rust's regex"),
         ({"guided_regex": "(a|b)*a(a|b){13}"}, "guided_regex", "it may have"),
         ({"guided_regex": "a" * 100_001}, "guided_regex", "100001 characters"),
