@@ -82,5 +82,5 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
 
 def write_results(results: Iterable[LineResult]) -> bytes:
     """The content of an output or error file."""
-    rows = (json.dumps(result.to_json(), ensure_ascii=False) for result in results)
+    rows = (json.dumps(result.to_json()) for result in results)
     return b"".join(row.encode() + b"\n" for row in rows)

@@ -1,10 +1,12 @@
-"""Reading a batch's input file."""
+"""Reading a batch's input file, writing its output file."""
 
+import json
 import tracemalloc
 
+import msgspec
 import pytest
 
-from services.gateway.batches.batch_lines import MAX_ERRORS, MAX_LINES, read_lines
+from services.gateway.batches.batch_lines import MAX_ERRORS, MAX_LINES, Line, LineResult, read_lines, write_results
 
 ENDPOINT = "/v1/completions"
 
@@ -32,3 +34,12 @@ def test_too_many_lines_are_reported() -> None:
     line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {}}'
     _, errors = read_lines(b"\n".join(line % number for number in range(MAX_LINES + 2)), ENDPOINT)
     assert [error.code for error in errors] == ["too_many"]
+
+
+def test_a_row_of_the_output_is_one_line_for_every_reader() -> None:
+    line = Line("a\u2028b", "POST", ENDPOINT, msgspec.Raw(b"{}"))
+    texts = ["one\u2028two\x85three\x0b", "\udfff", "é"]
+    content = write_results(LineResult(at, line, "r", {"text": text}) for at, text in enumerate(texts))
+    rows = [json.loads(row) for row in content.decode().splitlines()]
+    assert [row["response"]["body"]["text"] for row in rows] == texts
+    assert {row["custom_id"] for row in rows} == {line.custom_id}
