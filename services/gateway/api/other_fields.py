@@ -2,7 +2,7 @@
 have no effect; all others are ignored, and the reply's header names them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -133,18 +133,22 @@ def effective_field(extra: Mapping[str, Any], neutral: Mapping[str, tuple[Any, .
 
 def ignored_header(body: BaseModel, also: Iterable[str] = ()) -> dict[str, str]:
     """The header that names the ignored fields, those in `also` first; empty if there are none."""
-    names = [*also, *_ignored(body)]
+    return header_of_ignored([*also, *_ignored(body)])
+
+
+def header_of_ignored(names: Sequence[str]) -> dict[str, str]:
+    """The header with these names; empty if there are none."""
     if not names:
         return {}
     more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
-    return {IGNORED_HEADER: ", ".join([*names[:MAX_NAMED], *more])}
+    return {IGNORED_HEADER: ", ".join([*map(_printable, names[:MAX_NAMED]), *more])}
 
 
 def _ignored(body: BaseModel, path: str = "") -> Iterator[str]:
     neutral = getattr(type(body), "neutral", NEUTRAL)
     for name, extra in (body.model_extra or {}).items():
         if extra is not None and name not in neutral:
-            yield _printable(path + name)
+            yield path + name
     given = body.model_fields_set
     for name, value in vars(body).items():  # its fields
         if name not in given:

@@ -1,4 +1,4 @@
-"""Uploads count against a key's rate, and its files have a maximum number and size."""
+"""Files: their maximum number and size, the form of an upload, the list."""
 
 import asyncio
 
@@ -31,3 +31,31 @@ async def test_files_beyond_a_keys_limit_are_refused(
         stored = next(reply.json()["id"] for reply in replies if reply.status_code == 200)
         assert (await gateway.http.delete(f"/v1/files/{stored}")).status_code == 200
         assert (await upload(gateway)).status_code == 200
+
+
+async def test_the_charset_of_a_form_may_be_any(gateway: RunningGateway) -> None:
+    parts = [b'name="purpose"\r\n\r\nbatch', b'name="file"; filename="+2AA-.jsonl"\r\n\r\nx']
+    form = b"".join(b"--b\r\nContent-Disposition: form-data; " + part + b"\r\n" for part in parts) + b"--b--\r\n"
+    kind = {"Content-Type": "multipart/form-data; boundary=b; charset=utf-7"}
+    reply = await gateway.http.post("/v1/files", content=form, headers=kind)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["filename"] == "?.jsonl"
+
+
+async def test_other_fields_of_a_form_are_named_as_ignored(gateway: RunningGateway) -> None:
+    fields = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    reply = await gateway.http.post("/v1/files", files={"file": ("a.jsonl", KIB)}, data=fields)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["X-Dilaserve-Ignored"] == "expires_after[anchor], expires_after[seconds]"
+    assert "X-Dilaserve-Ignored" not in (await upload(gateway)).headers
+
+
+async def test_files_are_listed_in_either_order(gateway: RunningGateway) -> None:
+    for _ in range(2):
+        assert (await upload(gateway)).status_code == 200
+    ids = {}
+    for order in ("desc", "asc"):
+        reply = await gateway.http.get("/v1/files", params={"order": order})
+        ids[order] = [file["id"] for file in reply.json()["data"]]
+    assert ids["asc"] == ids["desc"][::-1] != ids["desc"]
+    assert (await gateway.http.get("/v1/files", params={"order": "up"})).json()["error"]["param"] == "order"

@@ -1,7 +1,7 @@
 """/v1/files and /v1/batches: OpenAI's batch API."""
 
 from operator import attrgetter
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -13,6 +13,7 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject, DeletedFile, FileObject
 from services.gateway.api.errors import ApiError
 from services.gateway.api.openapi import FILE_FORM, json_body
+from services.gateway.api.other_fields import header_of_ignored
 from services.gateway.api.paging import page_after
 from services.gateway.api.request_body import bounded, check_content_type, read_body
 from services.gateway.api.response_models import Page
@@ -29,19 +30,26 @@ def file_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/files")
 
     @router.post("", openapi_extra=FILE_FORM)
-    async def add_file(http: Request) -> FileObject:
+    async def add_file(http: Request, response: Response) -> FileObject:
         """Upload a file of requests, one per line. It is kept for 30 days."""
         context.admission.check_rate(key_of(http))
-        filename, content = await _read_upload(http)
+        filename, content, ignored = await _read_upload(http)
+        response.headers.update(header_of_ignored(ignored))
         return await context.files.upload(content, filename, key_of(http).key_id)
 
     @router.get("")
     async def list_files(
-        http: Request, limit: FileLimit = 10_000, after: str | None = None, purpose: str | None = None
+        http: Request,
+        limit: FileLimit = 10_000,
+        after: str | None = None,
+        purpose: str | None = None,
+        order: Literal["asc", "desc"] = "desc",
     ) -> Page[FileObject]:
-        """The API key's files, newest first; `after` is the id of the last file of the previous page."""
+        """The API key's files, newest first or by `order`; `after` is the id of the last file of the previous page."""
         owned = await context.files.owned_by(key_of(http).key_id)
         files = [file for file in owned if purpose in (None, file.purpose)]
+        if order == "asc":
+            files.reverse()
         page, has_more = page_after(files, after, limit, attrgetter("id"))
         return Page(data=page, has_more=has_more)
 
@@ -107,8 +115,8 @@ def _seen_by(key: ApiKey) -> str | None:
     return None if key.operator else key.key_id
 
 
-async def _read_upload(http: Request) -> tuple[str, bytes]:
-    """Name and content of the form's file. Raises: ApiError naming the wrong field."""
+async def _read_upload(http: Request) -> tuple[str, bytes, list[str]]:
+    """Name and content of the form's file, and the form's other fields. Raises: ApiError naming the wrong field."""
     check_content_type(http, "multipart/form-data")
     try:
         form = await MultiPartParser(http.headers, bounded(http, MAX_FILE_BYTES)).parse()
@@ -121,7 +129,9 @@ async def _read_upload(http: Request) -> tuple[str, bytes]:
             raise ApiError(400, "purpose must be 'batch'", param="purpose", code="unsupported_value")
         if not isinstance(file, UploadFile):
             raise ApiError(400, "file is required", param="file", code="missing_required_parameter")
-        return file.filename or "file", await file.read()
+        # a charset such as UTF-7 can decode to half of a surrogate pair, which cannot be stored
+        filename = (file.filename or "file").encode("utf-8", "replace").decode()
+        return filename, await file.read(), [name for name in form if name not in {"file", "purpose"}]
     finally:
         await form.close()
 
