@@ -68,7 +68,8 @@ def as_api_error(error: Exception) -> ApiError:
             in_url = isinstance(error, RequestValidationError)  # a location then begins with "path" or "query"
             return _invalid([_wrong(each, each["loc"][in_url:]) for each in error.errors()])
         case _:
-            return ApiError(500, "internal error; see the gateway's log", code="internal_error")
+            headers = {"Connection": "close"}  # as uvicorn closes it after an error that Starlette raises further
+            return ApiError(500, "internal error; see the gateway's log", code="internal_error", headers=headers)
 
 
 def _code_of(error: BadInput) -> str:

@@ -11,6 +11,7 @@ import msgspec
 import openai
 import pytest
 
+from services.gateway.batches.file_store import FileStore
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.bus.codec import encode
@@ -118,6 +119,16 @@ async def test_a_request_that_is_not_completed_gets_an_error(
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
         with pytest.raises(openai.APIError, match=f"the test chose {ended.value}"):
             _ = [chunk async for chunk in await api.chat.completions.create(**CHAT, stream=True)]
+
+
+async def test_an_internal_error_announces_that_its_connection_closes(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileStore, "owned_by", None)  # a call of it is an unexpected error
+    for _ in range(5):  # on one connection, the second could meet its end
+        reply = await gateway.http.get("/v1/files")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+        assert reply.headers["Connection"] == "close"
 
 
 async def test_invalid_messages_on_the_bus_are_ignored(
