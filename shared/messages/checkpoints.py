@@ -38,3 +38,4 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     attempts: Count = 0  # failed ones of its next step alone
     post_steps: Count = 0  # steps of the current block that began without masks
     edits: Count = 0  # changes of tokens that an earlier step had unmasked
+    cached_tokens: Count = 0  # of the prompt, that a prefix cache had at the first step

@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 
 from shared.arrays import Bool, Int32
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
 
 MAX_STATES = 8_000
@@ -48,7 +48,7 @@ def compile_pattern(pattern: str) -> PatternAutomaton:
     """Takes 0.05 s for a new pattern, seconds for a large one; in event loops, call it in a thread.
 
     Raises: BadInput if the pattern is not valid, no text matches it, or it has more than MAX_STATES states or takes
-    too much time or memory.
+    too much time or memory; RetryLater if the machine is too busy.
     """
     found = _compiled(pattern)
     if isinstance(found, str):
@@ -71,7 +71,7 @@ def _compiled(pattern: str) -> PatternAutomaton | str:
 
 
 def _run(pattern: str) -> bytes:
-    """The program's output. Raises: BadInput."""
+    """The program's output. Raises: BadInput; RetryLater if the machine is too busy."""
     limits = [str(limit) for limit in (MAX_MEMORY, MAX_SECONDS, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
@@ -79,8 +79,8 @@ def _run(pattern: str) -> bytes:
         ran = subprocess.run(command, input=whole, capture_output=True, timeout=4 * MAX_SECONDS, check=False)  # noqa: S603
     except UnicodeEncodeError as error:
         raise BadInput(f"the pattern is not valid: {error.reason}") from None
-    except subprocess.TimeoutExpired:
-        raise BadInput(TOO_LARGE) from None
+    except subprocess.TimeoutExpired:  # of the wall clock: the machine is too busy, whatever the pattern
+        raise RetryLater("the machine is too busy to compile the pattern") from None
     if ran.returncode == program.INVALID:
         reason = ran.stdout.decode(errors="replace").partition("\n")[0].removeprefix("Failed to build DFA ")
         if "no transitions" in reason:

@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 COLUMNS = (
     "steps", "recompute_steps", "threshold_tokens", "lowest_threshold", "migrations", "step_s", "attempts",
-    "post_steps", "edits"
+    "post_steps", "edits", "cached_tokens"
 )  # fmt: skip
 
 
@@ -47,6 +47,7 @@ def take_checkpoint(table: RequestTable, row: int, *, block_ended: bool = False)
         attempts=table.attempts.item(row),
         post_steps=table.post_steps.item(row),
         edits=table.edits.item(row),
+        cached_tokens=table.cached_tokens.item(row),
     )
 
 

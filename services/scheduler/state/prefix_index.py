@@ -22,8 +22,9 @@ class PrefixIndex:
         self.page_tokens = 0  # of all pages; an instance with others is left out. 0: no instance has any
 
     def update(self, index: int, capacity_tokens: int, page_tokens: int) -> None:
-        """An instance has a prefix cache of this size."""
+        """An instance has a prefix cache of this size; none without pages."""
         if not page_tokens:
+            self.forget(index)
             return
         if not self._capacity:
             self.page_tokens = page_tokens
@@ -32,9 +33,11 @@ class PrefixIndex:
             self._pages.setdefault(index, OrderedDict())
 
     def forget(self, index: int) -> None:
-        """The instance has ended."""
+        """The instance has ended, or has no prefix cache."""
         self._capacity.pop(index, None)
         self._pages.pop(index, None)
+        if not self._capacity:
+            self.page_tokens = 0
 
     def names(self, tokens: Int32, salt: str, block_length: int) -> list[bytes]:
         """The names of the whole pages of a text [T]; none if instances store no such pages."""

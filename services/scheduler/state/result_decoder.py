@@ -227,7 +227,8 @@ class ResultDecoder:
         if np.count_nonzero(cached):
             cached = np.clip(cached, 0, table.recompute_tokens(rows)).astype(np.int32)  # output too, of moved requests
             prompts = table.tokens[rows] - table.output_length[rows]
-            table.cached_tokens[rows] = np.maximum(table.cached_tokens[rows], np.minimum(cached, prompts))
+            first = table.steps[rows] == 0  # a later arrival finds the pages that the request itself has written
+            table.cached_tokens[rows] = np.where(first, np.minimum(cached, prompts), table.cached_tokens[rows])
         observe_iterations(table, self._fleet, rows, measured_s, cached, now_s)
         ended = self._advance(rows, newly, written - newly)
         table.step_s[rows] += columns.latency_s

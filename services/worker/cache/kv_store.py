@@ -58,7 +58,7 @@ def tokens_that_fit(decoder: PackedDecoder, forward_bytes: int = 0) -> int:
         torch.cuda.empty_cache()  # otherwise memory that torch has freed but not returned counts as used
         free_bytes, share = torch.cuda.mem_get_info(device)[0], CUDA_SHARE
     else:
-        free_bytes, share = _available_bytes(), CPU_SHARE
+        free_bytes, share = _available_bytes(), CPU_SHARE / decoder.shard.size  # the ranks share the machine's memory
     return max(0, int(free_bytes * share) - forward_bytes) // bytes_per_token(decoder)
 
 

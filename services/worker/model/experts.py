@@ -13,6 +13,11 @@ from services.worker.model.families.config import Experts
 MIN_ROWS = 16
 
 
+def _padded(x: Tensor) -> Tensor:
+    """At least MIN_ROWS rows."""
+    return F.pad(x, (0, 0, 0, max(0, MIN_ROWS - len(x))))
+
+
 class Router(nn.Module):
     """Chooses the experts of each token; always in float32."""
 
@@ -25,7 +30,7 @@ class Router(nn.Module):
         """Shapes: x [T, W] -> [T, E], in 0..1."""
         # Not torch's sigmoid: on a CPU it rounds the last elements of a tensor in another way, so that a token's scores
         # would depend on its company.
-        return 1 / (1 + F.linear(x.float(), self.weight).neg_().exp_())
+        return 1 / (1 + F.linear(_padded(x.float()), self.weight).neg_().exp_())[: len(x)]
 
 
 class ExpertWeights(nn.Module):
@@ -46,8 +51,7 @@ class RankExperts(nn.Module):
 
     def run(self, expert: int, x: Tensor) -> Tensor:
         """Shapes: x [n, W] -> [n, W]."""
-        padded = F.pad(x, (0, 0, 0, max(0, MIN_ROWS - len(x))))
-        gate, up = F.linear(padded, self.gate_up.weight[expert]).chunk(2, dim=-1)
+        gate, up = F.linear(_padded(x), self.gate_up.weight[expert]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, self.down.weight[expert])[: len(x)]
 
 

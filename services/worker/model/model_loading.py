@@ -147,7 +147,9 @@ def _load_rank(
     cache_tokens = _num_cache_tokens(cache_size, decoder, group, kernel)
     try:
         return Runner(decoder, cache_tokens, group.gather if group else None, kernel)
-    except RuntimeError:  # torch's error for too little memory on a CPU
+    except RuntimeError as error:  # torch's error for too little memory on a CPU
+        if decoder.embed.weight.device.type != "cpu" and not isinstance(error, torch.OutOfMemoryError):
+            raise
         raise BadInput(f"no memory for a cache of {cache_tokens} tokens", "cache_tokens") from None
 
 

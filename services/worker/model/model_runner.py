@@ -86,7 +86,8 @@ class Runner:
         self._bits = torch.tensor([128 >> bit for bit in range(8)], dtype=torch.uint8, device=self.device)
         self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
-        if self._store and self.device.type == "cuda" and gather is None:
+        # Experts read on the host which tokens each has, which a CUDA graph cannot contain.
+        if self._store and self.device.type == "cuda" and gather is None and self.config.experts is None:
             self._graphs = CacheStepGraphs(decoder, self._store, self._kernel, self._transfer)
             self._graphs.capture()
 

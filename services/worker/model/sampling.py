@@ -112,7 +112,10 @@ def _best_of_rows(
         score, column = scores.max(dim=-1)
         logit = values.gather(1, column.unsqueeze(1)).squeeze(1)
     largest = best.masked_fill(best == -torch.inf, 0.0)  # a shard of the vocabulary may have no allowed token
-    total = largest.double() + values.sub_(largest.unsqueeze(1)).exp_().sum(dim=-1).double().log()
+    terms = values.sub_(largest.unsqueeze(1)).exp_()
+    # The threads of a CPU share the sum of a single row, which rounds in another way.
+    sums = terms.sum(dim=-1) if len(terms) > 1 else terms.expand(2, -1).sum(dim=-1)[:1]
+    total = largest.double() + sums.double().log()
     if mask_logit is not None:
         total = torch.logaddexp(total, mask_logit.double())
     return torch.stack((score.double(), logit.double(), (column + vocabulary.first).double(), total))

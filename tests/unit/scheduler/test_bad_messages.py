@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.core import MAX_ATTEMPTS, SchedulerCore
 from services.scheduler.events import FinishRequest, SaveCheckpoint, SendJobs
+from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.output_buffer import MASKED
 from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.requests import OutcomeStatus
@@ -129,6 +130,18 @@ def test_an_impossible_number_of_cached_tokens_does_not_reach_the_costs(cached: 
     row = core.table.row_of["r"]
     assert (core.table.steps[row], core.table.cached_tokens[row]) == (1, 64 if cached > 0 else 0)
     assert core.fleet.correction[core.fleet.index_of["a-1"]] == 1.0
+
+
+def test_only_the_first_step_counts_the_cached_tokens_of_the_prompt() -> None:
+    """A later arrival finds the pages that the request itself has written."""
+    core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
+    [sent] = jobs_of(core.cycle([arrival("r", prompt_tokens=64)], ARRIVAL_S))  # type: ignore[arg-type]
+    for cached in (32, 64):
+        results = msgspec.structs.replace(worker.run(sent.jobs), cached=pack_int32([cached]))
+        [sent] = jobs_of(core.cycle([results], ARRIVAL_S))  # type: ignore[arg-type]
+    row = core.table.row_of["r"]
+    assert core.table.cached_tokens[row] == 32
+    assert take_checkpoint(core.table, row).cached_tokens == 32
 
 
 bytes_of_any_length = st.binary(max_size=48)

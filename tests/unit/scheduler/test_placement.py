@@ -113,6 +113,14 @@ def test_a_request_goes_where_its_prefix_is_cached_unless_that_is_busy(tokens_th
     assert place_in_order(np.array([row]), table, fleet, token_load).tolist() == [instance]
 
 
+def test_no_instance_has_pages_after_the_last_prefix_cache_has_gone() -> None:
+    fleet = Fleet()
+    fleet.update(registered("i", prefix_tokens=1024, prefix_page=32).instance, 0.0)
+    assert fleet.prefixes.page_tokens == 32
+    fleet.update(registered("i").instance, 0.0)
+    assert fleet.prefixes.page_tokens == 0
+
+
 @pytest.mark.parametrize(("min_gain", "instance"), [(0.0, 1), (0.1, 1), (0.2, 0)])
 def test_a_request_leaves_its_instance_only_for_a_sufficient_gain(min_gain: float, instance: int) -> None:
     """With the request, its own instance has 200 tokens; the other would have 170."""

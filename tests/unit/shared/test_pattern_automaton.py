@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import BadInput
+from shared.errors import BadInput, RetryLater
+from shared.patterns import automaton
 from shared.patterns.automaton import (
     MAX_SECONDS,
     MAX_STATES,
@@ -105,6 +106,14 @@ def test_a_pattern_that_no_text_matches_is_refused() -> None:
 def test_a_pattern_of_too_many_states_is_refused() -> None:
     with pytest.raises(BadInput, match=f"states; it may have {MAX_STATES}"):
         compile_pattern("(a|b)*a(a|b){13}")
+
+
+def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(automaton, "MAX_SECONDS", 0.0001)
+        with pytest.raises(RetryLater, match="too busy"):
+            compile_pattern("busy[0-9]")
+    assert compile_pattern("busy[0-9]").accepts("busy1")
 
 
 @pytest.mark.slow

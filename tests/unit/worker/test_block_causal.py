@@ -15,8 +15,9 @@ from services.worker.engine.batch import Part, pack
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, EditRule, RequestTrace, decode_together
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.decoder import PackedDecoder, Shard
-from services.worker.model.experts import ExpertMlp, choose_experts
+from services.worker.model.experts import ExpertMlp, Router, choose_experts
 from services.worker.model.families import parse_config, read_config
+from services.worker.model.families.config import Experts
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
@@ -168,6 +169,16 @@ def test_a_finished_block_is_cached_together_with_the_next_blocks_step(name: str
             own = feed(decoder, Part(going_on, 1, 1, start, stop + length), store)
             assert_close(own[:length], wanted[1])
             assert_close(own[length:], wanted[2])
+
+
+@pytest.mark.parametrize("width", [64, 256])
+def test_a_token_has_the_same_scores_in_the_router_alone(width: int) -> None:
+    torch.manual_seed(0)
+    router = Router(width, Experts(1, 16, 2, 8, 8, 4, 2, 1.0))
+    torch.nn.init.normal_(router.weight)
+    x = torch.randn(40, width)
+    alone = torch.cat([router.scores(row) for row in x.unsqueeze(1)])
+    assert torch.equal(alone, router.scores(x))
 
 
 @pytest.mark.parametrize("name", [name for name in BLOCK_SETS if name.startswith("llada2")])

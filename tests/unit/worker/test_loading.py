@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from services.worker.cache.kv_store import CPU_SHARE, bytes_per_token, tokens_that_fit
+from services.worker.model.decoder import PackedDecoder, Shard
+from services.worker.model.families import parse_config
 from services.worker.model.largest_batch import largest_batch
 from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, choose_dtype, open_runner
 from services.worker.model.model_runner import Runner, truncated_rows
@@ -15,7 +17,7 @@ from services.worker.settings import WorkerSettings
 from shared.errors import BadInput
 from shared.settings import read_settings
 from tests.support.golden import BLOCK_SETS, COPY, GOLDEN
-from tests.support.random_model import random_decoder
+from tests.support.random_model import LLADA, random_decoder
 
 MODEL = str(COPY / "llada/seed1")
 
@@ -57,6 +59,12 @@ def test_the_page_cache_counts_as_free_memory() -> None:
     available = 1024 * int(meminfo[meminfo.index("MemAvailable:") + 1])
     fit = tokens_that_fit(decoder) * bytes_per_token(decoder)
     assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # other processes allocate and free memory too
+
+
+def test_the_ranks_of_a_cpu_share_its_memory() -> None:
+    whole, shard = random_decoder(), PackedDecoder(parse_config(LLADA), Shard(0, 2))
+    fit = [tokens_that_fit(decoder) * bytes_per_token(decoder) for decoder in (whole, shard)]
+    assert fit[1] == pytest.approx(fit[0] / 2, rel=0.5)
 
 
 def test_the_cache_leaves_room_for_the_largest_forward() -> None:

@@ -124,7 +124,8 @@ def test_tokens_that_lead_alike_are_one_class() -> None:
 @given(patterns)
 def test_the_tokens_left_are_those_of_the_shortest_way_to_an_end(pattern: str) -> None:
     automaton = sets_of(pattern).automaton
-    left = np.where(automaton.is_final, 0, UNREACHABLE).astype(np.int64)
+    is_final = np.append(compile_pattern(pattern).accepting, True)
+    left = np.where(is_final, 0, UNREACHABLE).astype(np.int64)
     for _ in left:
         left = np.minimum(left, np.append(left, UNREACHABLE)[automaton.next_state].min(axis=1) + 1)
     assert (automaton.tokens_left == np.minimum(left, UNREACHABLE)).all()

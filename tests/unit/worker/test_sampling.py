@@ -76,6 +76,19 @@ def test_a_row_draws_the_same_token_in_any_batch() -> None:
     assert pick(logits(9)[4:5], alone, after_temperature=False)[0] == whole[4]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_row_has_the_same_confidence_alone_with_any_number_of_threads(threads: int) -> None:
+    values = torch.randn(8, 150_000, generator=torch.Generator().manual_seed(0))
+    vocabulary, before = Vocabulary(0, 149_999), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = best_of(values, None, vocabulary, after_temperature=False)
+        alone = [best_of(row, None, vocabulary, after_temperature=False) for row in values.unsqueeze(1)]
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(torch.cat(alone, dim=1), together)
+
+
 def test_another_seed_or_step_draws_other_tokens() -> None:
     same = logits(1).expand(200, VOCAB)
     first = pick(same, noise(200, 1.0, seed=1, step=0), after_temperature=False)[0]
