@@ -54,7 +54,7 @@ gpu-check: ## check the engine on a GPU, with a python3 that has torch (GPU_PYTH
 docs: $(READY) ## build the documentation site into .site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-reference: $(READY) ## write the generated files docs/asyncapi.json and docs/configuration.md
+reference: $(READY) ## write the generated files docs/asyncapi.json, docs/configuration.md and compose/users.conf
 	$(BIN)/python -m dilaserve.reference
 
 # The lock pins every package. torch goes first, so that no other package pulls in another build of it. pip would compile
@@ -86,7 +86,7 @@ images: ## build the image of each service with Docker, as dilaserve/SERVICE:VER
 	  docker build --build-arg SERVICE=$$service --tag $(IMAGES)/$$service:$(TAG) --file compose/Dockerfile . || exit; \
 	done
 
-lock: ## pin the newest versions of all packages, and the hashes of those in the images
+lock: ## pin the packages after a change in pyproject.toml, and the hashes of those in the images; keeps pins that fit
 	$(BIN)/pip install --quiet uv
 	$(COMPILE) --extra dev pyproject.toml --output-file requirements.lock
 	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' requirements.lock  # any build of that version: CPU or CUDA

@@ -11,7 +11,7 @@ import numpy as np
 from shared.arrays import Float64, Int64
 from shared.errors import BadInput
 
-DATA = Path(__file__).parents[2] / "shared" / "data"  # beside the project
+DATA = Path(__file__).parents[2] / "shared" / "data"  # default directory of the recorded lengths
 BENCHMARK_OUTPUT = 256  # tokens
 BLOCK = 32
 MAX_TOKENS = 4096  # prompt and output together: the models' limit

@@ -9,7 +9,7 @@ from shared.errors import BadInput
 from shared.messages.predict import PredictSteps
 from shared.predictor_features import STATE_FEATURES
 
-MAX_ANSWERS = 200_000  # n * c; a larger reply would exceed the bus's message limit, 1 MiB
+MAX_ANSWERS = 200_000  # n * c; a larger reply would exceed NATS's default message limit, 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
