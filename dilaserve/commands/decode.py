@@ -25,7 +25,11 @@ def decode(
     cache: Annotated[CacheName, typer.Option(help="KV cache.")] = "none",
     threshold: Annotated[float, typer.Option(help="Confidence threshold of unmasking, 0 to 1.")] = 0.9,
     edit_threshold: Annotated[
-        float | None, typer.Option(help="LLaDA2.1: tokens of the block change above this confidence; default: none.")
+        float | None,
+        typer.Option(
+            help="LLaDA2.1 only: a step may replace an unmasked token of the current block by a token whose confidence "
+            "is above this value; default: no edits."
+        ),
     ] = None,
     max_post_steps: Annotated[
         int, typer.Option(min=1, help="With edits: most steps of a block that begin without masks.")

@@ -76,8 +76,8 @@ class UpOptions:
         Option(
             min=0,
             max=1,
-            help="LLaDA2.1: tokens of the block change to one of a higher confidence than this, in requests without an "
-            "own one; 1: none changes.",
+            help="LLaDA2.1 only: a step may replace an unmasked token of the current block by a token whose confidence "
+            "is above this value. 1 turns edits off.",
             show_default="0.5 if the model's name contains LLaDA2.1, else 1",
         ),
     ] = None
