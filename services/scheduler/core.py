@@ -68,7 +68,7 @@ class SchedulerCore:
         self.table = RequestTable(
             candidates=len(settings.thresholds), caching=settings.caching, exact=settings.exact_cache
         )
-        self.fleet = Fleet()
+        self.fleet = Fleet(exact=settings.exact_cache)
         self.totals = Totals()
         candidates, means = np.array(settings.thresholds), np.array(settings.tokens_per_step)
         self.estimates = StepEstimates(

@@ -25,11 +25,13 @@ class Fleet(InstanceCosts):
     pace_s: Float64  # moving average of the time between two steps of a request, waiting included; 0: unknown
     tokens: Int64  # prompt and output tokens of its requests
     requests: Int32
-    max_tokens: Int64  # of one batch, and of its KV cache
+    max_tokens: Int64  # of its requests together
     max_requests: Int32
 
-    def __init__(self, capacity: int = 16) -> None:
+    def __init__(self, capacity: int = 16, *, exact: bool = False) -> None:
+        """`exact`: whether finished blocks are cached for good."""
         super().__init__(capacity)
+        self._exact = exact
         self.instances: list[Instance | None] = [None] * capacity
         self.index_of: dict[str, int] = {}  # by instance id
         self.prefixes = PrefixIndex()
@@ -56,9 +58,16 @@ class Fleet(InstanceCosts):
         self.instances[index] = instance
         self.open[index] = instance.state is InstanceState.READY
         self.drain_until_s[index] = now_s + instance.drain_s - instance.draining_s
-        self.max_tokens[index] = min(instance.max_batch_tokens, instance.cache_tokens or instance.max_batch_tokens)
+        self.max_tokens[index] = self._room(instance)
         self.max_requests[index] = instance.max_batch_requests
         return index
+
+    def _room(self, instance: Instance) -> int:
+        """The most tokens of its requests together. A step computes whole texts, unless the cache is exact: then only
+        blocks, and an instance divides the arrivals of an iteration by itself."""
+        if self._exact and instance.cache_tokens:
+            return instance.cache_tokens
+        return min(instance.max_batch_tokens, instance.cache_tokens or instance.max_batch_tokens)
 
     def has_reconnected(self, instance: Instance) -> bool:
         """Whether the instance is known with an earlier connection to the bus."""
@@ -104,7 +113,10 @@ class Fleet(InstanceCosts):
 
     def _best_recompute_rate(self) -> float:
         batch = BUCKET * np.arange(1, POINTS)
-        within = np.minimum(self.max_tokens[self.open], batch[-1])[:, None] >= batch
+        open_ones = self.open.nonzero()[0].tolist()
+        limits = np.array([each.max_batch_tokens for i in open_ones if (each := self.instances[i])], dtype=np.int64)
+        limits = np.minimum(limits, self.max_tokens[open_ones])
+        within = np.minimum(limits, batch[-1])[:, None] >= batch
         rates = np.where(within, batch / self.latency_s[self.open, RECOMPUTE, 1:], 0.0)
         return float(rates.max(axis=1, initial=0.0).sum())
 

@@ -113,6 +113,15 @@ def test_a_request_goes_where_its_prefix_is_cached_unless_that_is_busy(tokens_th
     assert place_in_order(np.array([row]), table, fleet, token_load).tolist() == [instance]
 
 
+@pytest.mark.parametrize(("exact", "placed"), [(False, 8), (True, 40)])
+def test_with_an_exact_cache_the_cache_alone_limits_the_requests_of_an_instance(*, exact: bool, placed: int) -> None:
+    """A step then computes only blocks."""
+    table, fleet = RequestTable(candidates=1, caching=True, exact=exact), Fleet(exact=exact)
+    fleet.update(registered("i", max_batch_tokens=1024, max_batch_requests=64, cache_tokens=100_000).instance, 0.0)
+    rows = np.array([table.add(arrival(f"r{i}", prompt_tokens=64, output_tokens=64)) for i in range(40)])
+    assert np.count_nonzero(place_in_order(rows, table, fleet, token_load) == 0) == placed
+
+
 def test_no_instance_has_pages_after_the_last_prefix_cache_has_gone() -> None:
     fleet = Fleet()
     fleet.update(registered("i", prefix_tokens=1024, prefix_page=32).instance, 0.0)
