@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.reconfigurator.planning.plan_input import plan_input
@@ -98,6 +98,7 @@ def test_tokens_per_step_are_observed_or_the_scaled_prior() -> None:
     requests=st.lists(st.builds(sample, st.integers(0, 5000), st.integers(1, 8192), st.floats(0.1, 99)), min_size=1),
     window_s=st.floats(0.1, 600),
 )
+@example(requests=[sample(1, 1, 99.0), sample(1, 1, 98.99999999)], window_s=1.0)
 def test_every_request_counts_once_and_every_window_can_be_planned(
     requests: list[RequestSample], window_s: float
 ) -> None:
