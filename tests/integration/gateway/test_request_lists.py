@@ -211,9 +211,14 @@ async def test_a_list_does_not_wait_longer_while_others_wait_for_a_scheduler(
     queries: asyncio.Queue[Msg] = asyncio.Queue()
     await bus.nc.subscribe(bus.subjects.unfinished, cb=queries.put)
     await bus.nc.flush()
+
+    async def is_connected() -> bool:
+        return await lonely_gateway.readiness() != "the bus is not connected"
+
+    await until(is_connected)
     monkeypatch.setattr(unfinished_requests, "TIMEOUT_S", LIMIT_S)
     first = asyncio.create_task(lonely_gateway.http.get(LIST, params={"status": "in_progress"}))
-    query = await queries.get()
+    query = await asyncio.wait_for(queries.get(), LIMIT_S)
     monkeypatch.setattr(unfinished_requests, "TIMEOUT_S", 0.1)
     assert (await lonely_gateway.http.get(LIST, params={"status": "in_progress"})).status_code == 503
     await bus.publish(query.reply, UnfinishedRequests(requests=[]))
