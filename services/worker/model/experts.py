@@ -8,14 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.model.families.config import Experts
-
-# With fewer rows, the CPU's matrix routine sums in another order: a token's result would depend on its company.
-MIN_ROWS = 16
-
-
-def _padded(x: Tensor) -> Tensor:
-    """At least MIN_ROWS rows."""
-    return F.pad(x, (0, 0, 0, max(0, MIN_ROWS - len(x))))
+from services.worker.model.row_padding import pad_rows
 
 
 class Router(nn.Module):
@@ -30,7 +23,7 @@ class Router(nn.Module):
         """Shapes: x [T, W] -> [T, E], in 0..1."""
         # Not torch's sigmoid: on a CPU it rounds the last elements of a tensor in another way, so that a token's scores
         # would depend on its company.
-        return 1 / (1 + F.linear(_padded(x.float()), self.weight).neg_().exp_())[: len(x)]
+        return 1 / (1 + F.linear(pad_rows(x.float()), self.weight).neg_().exp_())[: len(x)]
 
 
 class ExpertWeights(nn.Module):
@@ -51,7 +44,7 @@ class RankExperts(nn.Module):
 
     def run(self, expert: int, x: Tensor) -> Tensor:
         """Shapes: x [n, W] -> [n, W]."""
-        gate, up = F.linear(_padded(x), self.gate_up.weight[expert]).chunk(2, dim=-1)
+        gate, up = F.linear(pad_rows(x), self.gate_up.weight[expert]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, self.down.weight[expert])[: len(x)]
 
 

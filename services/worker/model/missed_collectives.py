@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.batch import ForwardBatch
-from services.worker.model.model_runner import MIN_ROWS, NO_TOKEN, Runner, rows_with_top_tokens, truncated_rows
+from services.worker.model.model_runner import NO_TOKEN, Runner, rows_with_top_tokens, truncated_rows
+from services.worker.model.row_padding import MIN_ROWS
 
 
 def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> Iterator[tuple[bool, Tensor]]:

@@ -15,15 +15,12 @@ from services.worker.model.cuda_graphs import CacheStepGraphs
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
+from services.worker.model.row_padding import MIN_ROWS
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
 from services.worker.model.selection import select
 from services.worker.model.top_logits import combine_top, top_logits
 from services.worker.model.truncation import Truncation, lowest_logits
 from shared.arrays import Bool, Float64, Int64
-
-# Rows for the head. With fewer, the CPU's matrix routine sums in another order; from this number on, a row's result has
-# the same bits in any batch.
-MIN_ROWS = 16
 
 NO_TOKEN = -1  # of a rank that is out of memory
 

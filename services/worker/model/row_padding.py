@@ -1,0 +1,12 @@
+"""Pads the rows of matrix products. With fewer rows, the CPU's routine sums in another order, and a row's result would
+depend on its company; from MIN_ROWS on it has the same bits in any batch."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+MIN_ROWS = 16
+
+
+def pad_rows(x: Tensor) -> Tensor:
+    """Add rows of zeros up to MIN_ROWS. Shapes: x [T, W] -> [max(T, MIN_ROWS), W]."""
+    return F.pad(x, (0, 0, 0, max(0, MIN_ROWS - len(x))))
