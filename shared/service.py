@@ -114,7 +114,10 @@ async def serve_on_bus(
     reporting = [asyncio.create_task(report_health(bus, name))] if reports_health else []
     try:
         status = await run_until_stopped(bus.closed, serve(bus, stop))
-        return 1 if bus.has_ended() else status
+        if not bus.closed.is_set():
+            return status
+        await bus.wait_until_closed()
+        return 1
     finally:
         await cancel(reporting)
         with suppress(Exception):

@@ -106,22 +106,18 @@ async def serve(
     context = build_context(settings, texts, api_keys)
     server = Server(server_config(settings, context))
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
-        status = 0
 
-        async def stop_at_end(bus: Bus) -> None:
-            nonlocal status
-            await bus.closed.wait()
-            status = int(bus.has_ended())
+        async def stop_if_closed(bus: Bus) -> None:
+            await bus.wait_until_closed()
             stop.set()
 
-        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [
-            stop_at_end,
-            BatchConsumer(BatchRunner(context)).run,
-        ]
+        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
         if settings.auth:
             bus_tasks.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
         connecting = tasks.create_task(
-            run_together(cell.run(bus_tasks if cell is context.own_cell else [stop_at_end]) for cell in context.cells)
+            run_together(
+                cell.run([stop_if_closed, *(bus_tasks if cell is context.own_cell else ())]) for cell in context.cells
+            )
         )
         monitoring = [tasks.create_task(cell.monitor.run()) for cell in context.cells]
         if settings.listener_fd is not None:
@@ -137,8 +133,9 @@ async def serve(
         server.should_exit = True
         await cancel(monitoring)
         await serving
+    has_lost_a_cell = any(cell.connection.is_closed for cell in context.cells)
     await asyncio.gather(*(cell.connection.close() for cell in context.cells))
-    return status
+    return int(has_lost_a_cell)
 
 
 def server_config(settings: GatewaySettings, context: AppContext) -> uvicorn.Config:

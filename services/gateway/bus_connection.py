@@ -29,6 +29,11 @@ class BusConnection:
         return self._bus is not None and self._bus.nc.is_connected
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended for good."""
+        return self._bus is not None and self._bus.closed.is_set()
+
+    @property
     def bus(self) -> Bus:
         """Raises: RetryLater while there is no connection."""
         if self._bus is None or not self.is_connected:

@@ -239,11 +239,10 @@ class Bus:
             if not found or len(names) >= page.total:
                 return names
 
-    def has_ended(self) -> bool:
-        """Whether an error has ended the connection for good, which is logged. Call it before `close`."""
-        if self.closed.is_set():
-            log.error("the bus has ended the connection", error=repr(self.nc.last_error))
-        return self.closed.is_set()
+    async def wait_until_closed(self) -> None:
+        """Wait until an error has ended the connection for good, and log it."""
+        await self.closed.wait()
+        log.error("the bus has ended the connection", error=repr(self.nc.last_error))
 
     async def close(self) -> None:
         """Disconnect, after sending pending messages if the server is available."""
