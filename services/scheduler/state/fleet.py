@@ -26,6 +26,7 @@ class Fleet(InstanceCosts):
     tokens: Int64  # prompt and output tokens of its requests
     requests: Int32
     max_tokens: Int64  # of its requests together
+    max_batch_tokens: Int64  # that one iteration may compute
     max_requests: Int32
 
     def __init__(self, capacity: int = 16, *, exact: bool = False) -> None:
@@ -59,6 +60,7 @@ class Fleet(InstanceCosts):
         self.open[index] = instance.state is InstanceState.READY
         self.drain_until_s[index] = now_s + instance.drain_s - instance.draining_s
         self.max_tokens[index] = self._room(instance)
+        self.max_batch_tokens[index] = instance.max_batch_tokens
         self.max_requests[index] = instance.max_batch_requests
         return index
 
@@ -113,9 +115,7 @@ class Fleet(InstanceCosts):
 
     def _best_recompute_rate(self) -> float:
         batch = BUCKET * np.arange(1, POINTS)
-        open_ones = self.open.nonzero()[0].tolist()
-        limits = np.array([each.max_batch_tokens for i in open_ones if (each := self.instances[i])], dtype=np.int64)
-        limits = np.minimum(limits, self.max_tokens[open_ones])
+        limits = np.minimum(self.max_batch_tokens, self.max_tokens)[self.open]
         within = np.minimum(limits, batch[-1])[:, None] >= batch
         rates = np.where(within, batch / self.latency_s[self.open, RECOMPUTE, 1:], 0.0)
         return float(rates.max(axis=1, initial=0.0).sum())
