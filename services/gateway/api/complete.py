@@ -115,8 +115,7 @@ async def _prompts_alone(
     start_s: float,
 ) -> Response:
     """Reply with the prompts, without a request on the bus; each choice counts against the key's rate."""
-    found = [await prompt_alone(each, model.text, uuid.uuid4().hex) for each in bodies]
-    outcomes = [outcome for outcome in found if outcome is not None]
+    outcomes = [await prompt_alone(each, model.text, uuid.uuid4().hex) for each in bodies]
     context.admission.check_choices(key_of(http), len(outcomes), body.choices_field)
     for outcome in outcomes:
         request = QueuedRequest(request_id=outcome.request_id)

@@ -55,7 +55,8 @@ class LineServer:
         if len(body.single_bodies()) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         echoes = [echoed_prompt(body, text)]
-        if (alone := await prompt_alone(body, text, request_id)) is not None:
+        if body.max_tokens == 0:
+            alone = await prompt_alone(body, text, request_id)
             return CompletionReplies(body, request_id, alone.arrival_s, echoes, text).whole([alone])
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
         request = await build_request(body, text, request_id, self._batch.owner)
