@@ -59,13 +59,17 @@ async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:
         claimed = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", **since)
         arrived = await read_stream(bus, subjects.stream("ARRIVALS"), subjects.arrivals, **since)
     accepted: dict[str, Arrival] = {}
-    for number, msg in enumerate([*claimed, *arrived]):
-        arrival = _claimed(msg) if number < len(claimed) else try_decode(msg, Arrival)
-        if arrival is not None:
-            accepted[arrival.request_id] = arrival
-        if number % DECODED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+    for read, messages in ((_claimed, claimed), (_arrived, arrived)):
+        for number, msg in enumerate(messages):
+            if (arrival := read(msg)) is not None:
+                accepted[arrival.request_id] = arrival
+            if number % DECODED_AT_ONCE == 0:
+                await asyncio.sleep(0)
     return list(accepted.values())
+
+
+def _arrived(msg: Msg) -> Arrival | None:
+    return try_decode(msg, Arrival)
 
 
 def _claimed(msg: Msg) -> Arrival | None:
