@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -87,6 +88,19 @@ def text_of(reply: httpx.Response, *, stream: bool) -> str:
         return str(reply.json()["choices"][0]["message"]["content"])
     *sent, _ = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in sent)
+
+
+async def leave(gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, **request: Any) -> str:
+    """Post a request, and disconnect once the scheduler has it. Returns: its id."""
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        sent = asyncio.create_task(client.post(path, **request))
+        async with asyncio.timeout(LIMIT_S):
+            request_id = await scheduler.served.get()
+        sent.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sent
+    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
+    return request_id
 
 
 async def claim_of(bus: Bus, request_id: str) -> Claim:

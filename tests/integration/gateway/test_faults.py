@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import openai
 import pytest
@@ -19,7 +18,7 @@ from shared.messages.instances import InstanceState
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Progress
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, leave, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import until
@@ -87,15 +86,9 @@ async def test_a_client_that_leaves_cancels_its_request(
     gateway: RunningGateway, scheduler: AnsweringScheduler, stream: bool
 ) -> None:
     scheduler.hold = asyncio.Event()
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
-        sent = asyncio.create_task(client.post(PATH, json=CHAT | {"stream": stream}))
-        request_id = await request_received(scheduler)
-        sent.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sent
+    request_id = await leave(gateway, scheduler, PATH, json=CHAT | {"stream": stream})
     async with asyncio.timeout(LIMIT_S):
         assert await scheduler.cancelled.get() == request_id
-    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
     await gateway.metric("dilaserve_gateway_active_requests 0.0")
 
 

@@ -1,7 +1,6 @@
 """Idempotency-Key: one key is one request with one outcome, across gateways and restarts."""
 
 import asyncio
-import contextlib
 from typing import Any
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 from services.gateway.settings import GatewaySettings
 from shared.messages.instances import InstanceState
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running, text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, leave, running, text_of
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -72,14 +71,7 @@ async def test_a_disconnected_client_can_retry_for_the_outcome(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
-        sent = asyncio.create_task(client.post(PATH, json=CHAT, headers={"Idempotency-Key": "lost"}))
-        async with asyncio.timeout(LIMIT_S):
-            request_id = await scheduler.served.get()
-        sent.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sent
-    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
+    request_id = await leave(gateway, scheduler, PATH, json=CHAT, headers={"Idempotency-Key": "lost"})
     scheduler.hold.set()
     reply = await post(gateway, "lost")
     assert (reply.status_code, reply.headers["x-request-id"]) == (200, request_id)

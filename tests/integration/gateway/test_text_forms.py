@@ -1,19 +1,17 @@
 """Texts of a form: JSON schemas, regular expressions and choices become the pattern of the request."""
 
 import asyncio
-import contextlib
 import re
 import threading
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from pydantic import BaseModel
 
 from services.gateway.api import text_forms
 from shared.messages.requests import OutcomeStatus
-from tests.support.gateway import LIMIT_S, RunningGateway
+from tests.support.gateway import LIMIT_S, RunningGateway, leave
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -199,16 +197,9 @@ async def test_a_client_that_leaves_before_the_first_step_of_a_form_cancels_its_
 ) -> None:
     scheduler.status, scheduler.hold = OutcomeStatus.REJECTED, asyncio.Event()
     body = CHAT | {"guided_json": SCHEMA, "stream": True}
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
-        sent = asyncio.create_task(client.post("/v1/chat/completions", json=body))
-        async with asyncio.timeout(LIMIT_S):
-            request_id = await scheduler.served.get()
-        sent.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sent
+    request_id = await leave(gateway, scheduler, "/v1/chat/completions", json=body)
     async with asyncio.timeout(LIMIT_S):
         assert await scheduler.cancelled.get() == request_id
-    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
 
 
 async def test_other_requests_are_served_while_a_pattern_is_compiled(
