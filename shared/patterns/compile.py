@@ -1,9 +1,9 @@
-"""The program that compiles a pattern, whose process limits the memory and the time.
+"""The program that compiles a pattern. It limits its own memory and CPU time.
 
-Arguments: bytes of memory, seconds of CPU time, states. Standard input: the pattern, which begins with BEGIN. Standard
-output: the table, int32 [S, 256] by state and byte (-1: none), then whether each state is final, a byte each; or the
-reason of an error. The first state is that after BEGIN; each is reached from it and leads to a final one. The program
-imports nothing of the project, to start in milliseconds.
+Arguments: the limits of memory in bytes, CPU time in seconds, and number of states. Standard input: the pattern, which
+begins with BEGIN. Standard output: the table, int32 [S, 256] by state and byte (-1: none), then whether each state is
+final, a byte each; or the reason of an error. The first state is that after BEGIN; each is reached from it and leads to
+a final one. The program imports nothing of the project, to start in milliseconds.
 """
 
 import resource
@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Set
 INVALID, TOO_LARGE = 3, 4  # exit status
 BYTES = 256
 END = BYTES  # the vocabulary's end token
-# Begins every text. `Index` also compiles the search for the pattern at every place of a text, which can take
-# exponentially many states; it can only begin at this character, which never occurs in texts.
+# Precedes the pattern. Index also builds an automaton that searches for a match at every position, which can need
+# exponentially many states. No text contains this character, so few are needed: a match can begin only there.
 BEGIN = "\U0010fffe"
 
 Transitions = Mapping[int, Mapping[int, int]]

@@ -1,4 +1,4 @@
-"""Serves one body: validates, admits and publishes its requests, follows them, replies, and records their ends."""
+"""Serves one HTTP body: validates, admits and publishes its requests, waits for their outcomes, and replies."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.replies import CompletionReplies, Replies
 from services.gateway.api.request_body import read_body
-from services.gateway.api.request_builder import adjusted_header, build_request, echoed_prompt, prompt_alone
+from services.gateway.api.request_builder import adjusted_header, build_request, echoed_prompt, outcome_without_steps
 from services.gateway.api.request_models import CompletionBody, ServedBody
 from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
@@ -52,7 +52,7 @@ KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of 
 
 
 async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -> Response:
-    """Serve the requests of one body, one for each choice, and record their ends."""
+    """Serve the requests of one body, one for each choice, and record their metrics."""
     start_s, created_s = time.perf_counter(), time.time()
     try:
         context.admission.check_rate(key_of(http))
@@ -64,7 +64,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         body = sent.completion()
         bodies = body.single_bodies()
         if body.max_tokens == 0:
-            return await _prompts_alone(context, model, http, body, bodies, start_s)
+            return await _echo_prompts(context, model, http, body, bodies, start_s)
         inflights = await _open_all(context, model, http, body, bodies, as_sent, start_s)
         if isinstance(sent, ResponseBody) and sent.store:
             await _keep(model, http, inflights[0], sent)
@@ -79,7 +79,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     form_field = field_of_form(bodies[0])
     with _ended_by_errors(inflights, recorders):
         if body.stream:
-            await _check_form_fits(http, inflights[0], form_field)
+            await _check_not_rejected(http, inflights[0], form_field)
             pairs = enumerate(zip(inflights, recorders, strict=True))
             choices = [_streamed(model.text, i, each, recorder, form_field) for i, (each, recorder) in pairs]
             return CompletionStream(model.text.decode, choices, replies, headers)
@@ -106,7 +106,7 @@ async def _keep(model: ModelCells, http: Request, inflight: InFlightRequest, sen
         raise
 
 
-async def _prompts_alone(
+async def _echo_prompts(
     context: AppContext,
     model: ModelCells,
     http: Request,
@@ -114,8 +114,9 @@ async def _prompts_alone(
     bodies: Sequence[CompletionBody],
     start_s: float,
 ) -> Response:
-    """Reply with the prompts, without a request on the bus; each choice counts against the key's rate."""
-    outcomes = [await prompt_alone(each, model.text, uuid.uuid4().hex) for each in bodies]
+    """Answer a body with `max_tokens: 0`, which only echoes the prompts. No request is published; each choice counts
+    against the key's rate."""
+    outcomes = [await outcome_without_steps(each, model.text, uuid.uuid4().hex) for each in bodies]
     context.admission.check_choices(key_of(http), len(outcomes), body.choices_field)
     for outcome in outcomes:
         request = QueuedRequest(request_id=outcome.request_id)
@@ -225,8 +226,8 @@ async def _open_keyed(
 
 
 async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
-    """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S: it has a key, so that
-    it is served once. A full cell and a gateway that shuts down refuse it at once."""
+    """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S. The Idempotency-Key
+    ensures that the request is served once. A full cell and a gateway that shuts down refuse it at once."""
 
     def is_passing(error: Exception) -> bool:
         is_full = isinstance(error, StorageFull)
@@ -259,7 +260,7 @@ async def _while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
-            raise ApiError(499, "the client left", code="left")  # never received
+            raise ApiError(499, "the client left", code="left")  # a client that has left does not receive it
         return waiting.result()
     finally:
         await cancel(both)
@@ -276,8 +277,9 @@ async def _completed_outcome(inflight: InFlightRequest, form_field: str) -> Outc
     return outcome
 
 
-async def _check_form_fits(http: Request, inflight: InFlightRequest, form_field: str) -> None:
-    """Wait for the first event of a request whose text has a form, as the form may not fit the limit of the text.
+async def _check_not_rejected(http: Request, inflight: InFlightRequest, form_field: str) -> None:
+    """Wait for the first event of a request with a form. The worker rejects it if each text of the form is longer than
+    `max_tokens`; before the stream begins, the reply can still be a 400.
 
     Raises: ApiError if the event is that the request is not completed; 499 if the client leaves first.
     """

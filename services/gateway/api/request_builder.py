@@ -104,7 +104,7 @@ def _chat_encoder(body: ChatBody | TokenizeBody, text: TextModel) -> tuple[Calla
     return partial(text.encode_turns, turns, body.prompt_field, listed, opens_reply=opens_reply), length
 
 
-async def prompt_alone(body: CompletionBody, text: TextModel, request_id: str) -> Outcome:
+async def outcome_without_steps(body: CompletionBody, text: TextModel, request_id: str) -> Outcome:
     """The outcome of a body with `max_tokens: 0`, which needs no step. Raises: BadInput naming the wrong field."""
     text.check_stop_token_ids(body.stop_token_ids or [])
     prompt_tokens = len(await encode_prompt(body, text))

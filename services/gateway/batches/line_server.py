@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from services.gateway.api.errors import ApiError, as_api_error, check_completed, log_internal_error
 from services.gateway.api.replies import CompletionReplies, Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
-from services.gateway.api.request_builder import build_request, echoed_prompt, prompt_alone
+from services.gateway.api.request_builder import build_request, echoed_prompt, outcome_without_steps
 from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.api.text_forms import field_of_form
 from services.gateway.app_context import AppContext
@@ -56,7 +56,7 @@ class LineServer:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         echoes = [echoed_prompt(body, text)]
         if body.max_tokens == 0:
-            alone = await prompt_alone(body, text, request_id)
+            alone = await outcome_without_steps(body, text, request_id)
             return CompletionReplies(body, request_id, alone.arrival_s, echoes, text).whole([alone])
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
         request = await build_request(body, text, request_id, self._batch.owner)

@@ -1,8 +1,8 @@
 """Ends accepted requests that the bus has lost, for example in a damaged file, with an error that gives the reason.
 
 Such a request has neither an outcome nor a message in the stream, but is known to be accepted: an earlier scheduler
-recorded its arrival, or a gateway marked the claim of its Idempotency-Key as stored. Other claims do not count, since
-their request may have been refused.
+recorded its arrival, or a gateway marked its claim as stored. A claim is the bus's entry for an Idempotency-Key.
+Claims without this mark are ignored, because the gateway may have refused their requests.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[s
         if not is_known(arrival.request_id):  # its client may have sent it again
             log.error("accepted request lost", request_id=arrival.request_id)
             await retry(partial(_fail, bus, arrival))
-    await asyncio.Event().wait()
+    await asyncio.Event().wait()  # `run_beside` would stop the scheduler when this returns
 
 
 async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:

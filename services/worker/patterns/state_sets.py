@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.worker.patterns.token_automaton import NEVER, TokenAutomaton, followers
+from services.worker.patterns.token_automaton import FORBIDDEN, TokenAutomaton, followers
 from shared.arrays import Bool, Int64, UInt8
 
 MAX_SETS = 20_000  # from which all are forgotten
@@ -104,7 +104,7 @@ class StateSets:
         if key not in self._classes:
             targets = self.automaton.next_state[self._members[forward]]
             allowed: Bool = np.asarray(self._contains(backward)[targets].any(axis=0))
-            allowed[NEVER] = False
+            allowed[FORBIDDEN] = False
             self._classes[key] = allowed
         return self._classes[key]
 

@@ -1,4 +1,4 @@
-"""A pattern as an automaton over tokens: tokens that lead alike from every state are one class."""
+"""The automaton of a pattern over tokens. Tokens with the same transition from every state form one class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from shared.arrays import Bool, Int32
 from shared.errors import BadInput
 from shared.patterns.automaton import PatternAutomaton
 
-NEVER = 0  # the class of tokens that no text of the pattern has
+FORBIDDEN = 0  # the class of the tokens that occur in no matching text
 MAX_ENTRIES = 1 << 26  # of a pattern's table by state and class: 256 MiB
 TOO_LARGE = "the pattern is too large: the tokens of the model's vocabulary lead between its states in too many ways"
 UNREACHABLE = np.iinfo(np.int32).max  # number of tokens
@@ -19,7 +19,7 @@ UNREACHABLE = np.iinfo(np.int32).max  # number of tokens
 class TokenTable:
     """The bytes of a vocabulary, sorted, so that tokens with a common beginning follow each other."""
 
-    size: int  # tokens of the vocabulary
+    size: int  # the model's logits, at least as many as the tokenizer has tokens
     tokens: tuple[int, ...]  # ids, in the order of their bytes; those without bytes are left out
     texts: tuple[bytes, ...]
     shared: tuple[int, ...]  # bytes that each has in common with the one before it
@@ -27,7 +27,6 @@ class TokenTable:
 
     @classmethod
     def of(cls, token_bytes: Sequence[bytes], end_ids: Sequence[int], size: int) -> "TokenTable":
-        """`size`: the number of the model's logits, at least as many as there are tokens."""
         ends = set(end_ids)
         pairs = sorted((text, token) for token, text in enumerate(token_bytes) if text and token not in ends)
         texts = tuple(text for text, _ in pairs)
@@ -43,10 +42,10 @@ def _common_bytes(one: bytes, other: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenAutomaton:
-    """Shapes: S states, the last of which is that after the end of the text, C classes, V tokens."""
+    """Shapes: S states, C classes, V logits. The last state is the one after an end token."""
 
     class_of: Int32  # [V]
-    next_state: Int32  # [S, C]; S: no text continues so
+    next_state: Int32  # [S, C]; the value S: no matching text continues with this class
     tokens_left: Int32  # [S], the fewest tokens from there to a final state
 
     @property
@@ -66,7 +65,7 @@ def tokenize(pattern: PatternAutomaton, table: TokenTable) -> TokenAutomaton:
         for byte in text[len(reached) - 1 :]:
             reached.append(columns.after(reached[-1], byte))
         column_of[token] = reached[-1]
-    kept = np.unique([NEVER, *column_of.tolist()])
+    kept = np.unique([FORBIDDEN, *column_of.tolist()])
     class_of = np.searchsorted(kept, column_of).astype(np.int32)
     class_of[list(table.end_ids)] = len(kept)
     next_state = np.stack([*(columns.states[column] for column in kept.tolist()), columns.end], axis=1)
@@ -75,7 +74,8 @@ def tokenize(pattern: PatternAutomaton, table: TokenTable) -> TokenAutomaton:
 
 
 class _Columns:
-    """The state after a text from each state, for texts that lead alike once. Column NEVER leads nowhere."""
+    """The transitions of byte strings. A column has, for each state, the state after the string. Equal columns are
+    stored once. Column FORBIDDEN leads from every state to the dead state."""
 
     def __init__(self, pattern: PatternAutomaton) -> None:
         states = len(pattern.next_state)

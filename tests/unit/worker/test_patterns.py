@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from services.worker.patterns import token_automaton
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.state_sets import StateSets
-from services.worker.patterns.token_automaton import NEVER, UNREACHABLE, TokenTable, tokenize
+from services.worker.patterns.token_automaton import FORBIDDEN, UNREACHABLE, TokenTable, tokenize
 from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.patterns.automaton import MAX_SECONDS, compile_pattern
@@ -116,8 +116,8 @@ def test_tokens_that_lead_alike_are_one_class() -> None:
     automaton = tokenize(compile_pattern("[ab]*"), TABLE)
     a, b, ab, ba, c = automaton.class_of[3:8].tolist()
     assert a == b == ab == ba
-    assert automaton.class_of[[MASK, SPECIAL]].tolist() == [NEVER, NEVER]
-    assert c == NEVER
+    assert automaton.class_of[[MASK, SPECIAL]].tolist() == [FORBIDDEN, FORBIDDEN]
+    assert c == FORBIDDEN
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,4 +1,4 @@
-"""The parts of a streamed text with calls of tools that are new."""
+"""The new parts of a streamed text that may contain tool calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from services.gateway.api.tool_calls.call_text import Call, ReadText
 
 @dataclass(frozen=True, slots=True)
 class NewPart:
-    """Of a call; `name` is that of a new call, otherwise None."""
+    """A new part of a tool call. `name`: of the tool, in the first part of the call; None in later parts."""
 
     index: int
     name: str | None
@@ -20,7 +20,7 @@ class CallStream:
     """The text of one choice, piece by piece."""
 
     def __init__(self, read: Callable[[str, bool], ReadText]) -> None:
-        """`read` reads a text, which may be whole."""
+        """`read` parses the text so far; its second argument says whether the text is complete."""
         self._read, self._text, self._sent = read, "", ReadText()
 
     @property
