@@ -15,7 +15,7 @@ INVALID, TOO_LARGE = 3, 4  # exit status
 BYTES = 256
 END = BYTES  # the vocabulary's end token
 # Precedes the pattern. Index also builds an automaton that searches for a match at every position, which can need
-# exponentially many states. No text contains this character, so few are needed: a match can begin only there.
+# exponentially many states. No text contains this character. A match can begin only there, which needs few states.
 BEGIN = "\U0010fffe"
 
 Transitions = Mapping[int, Mapping[int, int]]

@@ -20,7 +20,7 @@ class CallStream:
     """The text of one choice, piece by piece."""
 
     def __init__(self, read: Callable[[str, bool], ReadText]) -> None:
-        """`read` parses the text so far; its second argument says whether the text is complete."""
+        """`read` parses the text so far; its second argument is whether the text is complete."""
         self._read, self._text, self._sent = read, "", ReadText()
 
     @property
