@@ -28,7 +28,8 @@ CREATE_GROWTH = 1.1  # of the limit from one attempt to the next, so that a slow
 
 @dataclass(slots=True)
 class KeptConsumer:
-    """`is_exclusive`: no other process uses the consumer."""
+    """`is_exclusive`: no other process uses the consumer. One that exists is deleted first: the bus then redelivers all
+    messages that are not acknowledged."""
 
     _nc: Client
     _js: JetStreamContext
@@ -37,10 +38,10 @@ class KeptConsumer:
     _handle: Callable[[Msg], Awaitable[None]]
     _before_create: Callable[[], Awaitable[None]] | None = None
     _is_exclusive: bool = False
-    _delete_first: bool = False  # before the next creation
+    _is_silent: bool = False  # the last creation had no answer
 
     async def create(self) -> None:
-        """Create the consumer until the bus answers; an exclusive one that exists is deleted first."""
+        """Create the consumer until the bus answers."""
         limit_s = MIN_CREATE_S
 
         async def attempt() -> None:
@@ -50,17 +51,17 @@ class KeptConsumer:
                 try:
                     await self._create(within_s)
                 except TimeoutError:
-                    self._delete_first = True
+                    self._is_silent = True
                     raise
 
         await retry(attempt, wait_initial_s=RETRY_S, wait_max_s=RETRY_S)
-        self._delete_first = self._is_exclusive
+        self._is_silent = False
 
     async def _create(self, limit_s: float) -> None:
         if self._before_create is not None:
             async with asyncio.timeout(limit_s):
                 await self._before_create()
-        if self._delete_first:
+        if self._is_exclusive or self._is_silent:
             with suppress(NotFoundError, TimeoutError):  # a consumer without a leader is deleted without an answer
                 async with asyncio.timeout(limit_s / 2):
                     await self._js.delete_consumer(self._stream, str(self._config.durable_name))

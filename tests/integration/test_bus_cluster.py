@@ -1,8 +1,10 @@
 """The bus on a cluster of three servers: what it stores and serves when one of them fails."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +18,14 @@ from experiments.live_cluster import CELL
 from services.scheduler.io.step_streams import StepStreamWatch
 from shared.bus.client import Bus
 from shared.bus.codec import decode
+from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import request_consumer, stream_names
 from shared.errors import BadInput
 from shared.messages.requests import Request
 from shared.retry import retry
 from shared.tasks import cancel
+from shared.text import TextModel
+from tests.support.intake import receiving
 from tests.support.nats import NatsServer
 from tests.support.waiting import LIMIT_S, reached, until
 
@@ -75,6 +80,49 @@ async def test_requests_are_stored_and_delivered_after_the_loss_of_the_leading_s
         assert (await bus.js.get_msg(stream, 1)).data is not None
     finally:
         await cancel([consuming])
+
+
+@pytest.mark.slow
+async def test_an_acknowledgement_that_a_failing_server_lost_is_sent_again(
+    cluster: tuple[BusServers, str, Bus], tiny_model_dir: Path
+) -> None:
+    servers, url, bus = cluster
+    await bus.ensure_set_up(replicas=3)
+    stream = bus.subjects.stream("REQUESTS")
+    async with receiving(bus, TextModel(tiny_model_dir, "tiny")) as intake:
+        await retry(partial(bus.store, bus.subjects.requests, Request(request_id="r", prompt="x")))
+        arrived = await intake.arrived()
+        others = {str(bus.nc._server_info["server_name"]), (await leaders(url))[bus.subjects.stream("OUTCOMES")]}
+        leader = await leader_beside(others, bus, stream)
+        servers.processes[leader].send_signal(signal.SIGSTOP)
+        intake.finish(arrived)
+        await intake.outcomes.drain()
+        await leader_beside({leader}, bus, stream)
+        servers.kill(leader)
+
+        async def is_acknowledged() -> bool:
+            with suppress(*BUS_ERRORS):
+                return (await bus.js.stream_info(stream)).state.messages == 0
+            return False
+
+        await until(is_acknowledged, ELECTION_S)
+
+
+async def leader_beside(others: set[str], bus: Bus, stream: str) -> str:
+    """Have the scheduler's consumer led by a server that is none of the others. Returns: its name."""
+    consumer, found = request_consumer(1).durable_name, list[str]()
+
+    async def is_found() -> bool:
+        with suppress(*BUS_ERRORS):
+            cluster = (await bus.js.consumer_info(stream, str(consumer))).cluster
+            if cluster is not None and cluster.leader and cluster.leader not in others:
+                found.append(cluster.leader)
+                return True
+            await bus.nc.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}")
+        return False
+
+    await until(is_found, ELECTION_S)
+    return found[0]
 
 
 @pytest.mark.slow

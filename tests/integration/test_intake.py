@@ -3,8 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,140 +10,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.scheduler.events import Event, FinishRequest, RequestArrived, RequestCancelled
-from services.scheduler.io.event_queue import EventQueue
-from services.scheduler.io.outcome_store import LOST, OutcomeStore
+from services.scheduler.events import FinishRequest, RequestCancelled
+from services.scheduler.io.outcome_store import LOST
 from services.scheduler.io.recovery import Recovery
-from services.scheduler.io.request_consumer import RequestConsumer
-from services.scheduler.io.request_preparer import RequestPreparer
-from services.scheduler.state.totals import Totals
 from shared.arrays import Int32, pack_int32
-from shared.background import DeferredTasks
 from shared.bus.client import Bus
-from shared.bus.clock import BusClock
 from shared.bus.codec import decode
 from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from shared.messages.versions import FIRST_VERSION, VERSION
 from shared.pinned import FREE
-from shared.tasks import cancel
 from shared.text import LONG_TEXT, TextModel
-from tests.builders import serving_stats
-from tests.support.waiting import LIMIT_S, until
-
-SLO_S = 5.0
-
-
-class Intake:
-    """Receives requests without a core: the test finishes what has arrived."""
-
-    def __init__(
-        self,
-        bus: Bus,
-        text: TextModel,
-        recovery: Recovery,
-        max_held: int,
-        edit_threshold: float = NO_EDITS,
-        *,
-        stop_at_eos: bool = True,
-    ) -> None:
-        self.bus = bus
-        self.totals = Totals()
-        clock = BusClock(bus)
-        self.outcomes = OutcomeStore(bus, clock, text)
-        self.deferred = DeferredTasks()
-        self._queue = EventQueue()
-        self._events: list[Event] = []
-        self.worker_versions = [VERSION]
-        preparer = RequestPreparer(
-            bus, text, recovery, False, lambda: self.worker_versions, edit_threshold, stop_at_eos
-        )
-        self.consumer = RequestConsumer(
-            bus,
-            clock,
-            preparer,
-            self._queue,
-            self.outcomes,
-            self.deferred,
-            self.totals,
-            default_slo_s=SLO_S,
-            max_held=max_held,
-        )
-
-    async def next_event(self) -> Event:
-        """Raises: TimeoutError if none comes."""
-        if not self._events:
-            self._events = await self._queue.get_all(LIMIT_S)
-        if not self._events:
-            raise TimeoutError
-        return self._events.pop(0)
-
-    async def arrived(self) -> RequestArrived:
-        event = await self.next_event()
-        assert isinstance(event, RequestArrived)
-        return event
-
-    async def arrived_names(self, count: int) -> list[str]:
-        return [(await self.arrived()).request.request_id for _ in range(count)]
-
-    def finish(self, arrived: RequestArrived, written_by: Collection[str] = ()) -> None:
-        output_ids, instances = np.zeros(0, dtype=np.int32), frozenset(written_by)
-        stats = serving_stats(instances=sorted(written_by)) if written_by else None
-        self.outcomes.finish(
-            FinishRequest(arrived, OutcomeStatus.COMPLETED, output_ids, stats, None, written_by=instances)
-        )
-
-    async def send(self, request_id: str, prompt: str = "x", priority: int = 0) -> None:
-        request = Request(request_id=request_id, prompt=prompt, priority=priority)
-        await self.bus.store(self.bus.subjects.requests, request)
-
-    async def status(self, request_id: str) -> OutcomeStatus:
-        """The status of the stored outcome, once there is one."""
-        stream, subject = self.bus.subjects.stream("OUTCOMES"), self.bus.subjects.outcomes(request_id)
-
-        async def stored() -> bool:
-            return (await self.bus.js.stream_info(stream, subjects_filter=subject)).state.subjects is not None
-
-        await until(stored)
-        return decode((await self.bus.js.get_last_msg(stream, subject)).data or b"", Outcome).status
-
-    async def unfinished(self) -> int:
-        return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages
-
-    async def until_waiting(self, count: int) -> None:
-        async def waiting() -> bool:
-            return self.consumer.num_waiting == count
-
-        await until(waiting)
-
-    async def until_unfinished(self, count: int) -> None:
-        async def holds() -> bool:
-            return await self.unfinished() == count
-
-        await until(holds)
-
-
-@asynccontextmanager
-async def receiving(
-    bus: Bus,
-    text: TextModel,
-    *,
-    max_held: int = 1000,
-    epoch: int = 1,
-    recovery: Recovery | None = None,
-    edit_threshold: float = NO_EDITS,
-    stop_at_eos: bool = True,
-) -> AsyncIterator[Intake]:
-    recovery = recovery or await Recovery.start(bus)
-    intake = Intake(bus, text, recovery, max_held, edit_threshold, stop_at_eos=stop_at_eos)
-    await intake.consumer.subscribe_cancels()
-    tasks = [asyncio.ensure_future(part) for part in (intake.consumer.run(epoch), intake.deferred.run())]
-    try:
-        yield intake
-    finally:
-        await intake.outcomes.drain()
-        await cancel(tasks)
+from tests.support.intake import SLO_S, receiving
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture(scope="module")

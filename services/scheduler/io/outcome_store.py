@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 
 import structlog
 
@@ -69,7 +70,8 @@ class OutcomeStore:
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
         self._distrusted: set[str] = set()  # ids of instances that compute wrong
-        self._further: set[asyncio.Task[None]] = set()  # that repeat or mark stored outcomes
+        self._repeating: dict[asyncio.Task[None], Delivery] = {}  # the same of tasks that store an outcome again
+        self._marking: set[asyncio.Task[None]] = set()
         self.on_acknowledged: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -149,25 +151,25 @@ class OutcomeStore:
             with bus_errors("acknowledge the request"):
                 await delivery.acknowledge()
 
-        self._start(retry(store_again))
+        task = asyncio.get_running_loop().create_task(retry(store_again))
+        self._repeating[task] = delivery
+        task.add_done_callback(self._repeating.pop)
 
     def distrust(self, instance_id: str, unverified_s: float) -> None:
         """Mark the outcomes that this instance served, of the last `unverified_s` seconds and from now on, also those
         that an earlier scheduler has stored: their texts may be wrong."""
         self._distrusted.add(instance_id)
         age_s = min(max(unverified_s, 0.0) + UNVERIFIED_MARGIN_S, OUTCOME_AGE_S)
-        self._start(self._mark(instance_id, datetime.fromtimestamp(self._clock.now_s() - age_s, UTC)))
+        since = datetime.fromtimestamp(self._clock.now_s() - age_s, UTC)
+        task = asyncio.get_running_loop().create_task(self._mark(instance_id, since))
+        self._marking.add(task)
+        task.add_done_callback(self._marking.discard)
 
     async def _mark(self, instance_id: str, since: datetime) -> None:
         """Wait for the writes in progress, which may be of such outcomes, and then mark them."""
         if self._writing:
             await asyncio.wait(set(self._writing))
         await mark_unverified(self._bus, instance_id, since)
-
-    def _start(self, storing: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(storing)
-        self._further.add(task)
-        task.add_done_callback(self._further.discard)
 
     def remembers(self, request_id: str) -> bool:
         """Whether this scheduler has finished the request."""
@@ -177,17 +179,21 @@ class OutcomeStore:
         """Whether the message is acknowledged when the outcome of its request is stored."""
         return delivery in self._writing.values()
 
+    def deliveries(self) -> Iterator[Delivery]:
+        """The messages that will be acknowledged."""
+        return chain(self._writing.values(), self._repeating.values())
+
     async def wait_for_failure(self) -> None:
         """Wait until a write fails permanently. Raises: the error of that write."""
         await self._failed
 
     async def drain(self) -> None:
         """Wait at most DRAIN_S until all outcomes are stored, also those stored again, and acknowledged."""
-        storing = {*self._writing, *self._further}
+        storing = {*self._writing, *self._repeating, *self._marking}
         if not storing:
             return
         _, left = await asyncio.wait(storing, timeout=DRAIN_S)
-        if unstored := len(left - self._further):
+        if unstored := len(left & self._writing.keys()):
             log.warning("outcomes not stored; the next scheduler serves their requests again", requests=unstored)
         await cancel(left)
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import structlog
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from nats.aio.msg import Msg
 
 from services.scheduler.events import RequestCancelled
 from services.scheduler.io.delivery import Delivery
+from services.scheduler.io.delivery_watch import DeliveryWatch
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.request_decoder import InvalidRequest, decode_request, has_producer
@@ -30,6 +32,7 @@ from shared.bus.subjects import consumer_epoch, name_in, request_consumer
 from shared.errors import BadInput
 from shared.messages.requests import Arrival, Cancel, Request
 from shared.pinned import count_pinned
+from shared.tasks import run_beside
 from shared.text import round_up_to_blocks
 
 log = structlog.get_logger(__name__)
@@ -104,19 +107,33 @@ class RequestConsumer:
         return age_s if first and age_s > first.arrival.slo_s else 0.0
 
     async def run(self, epoch: int) -> None:
-        """Receive requests until cancelled; the bus redelivers those that earlier schedulers did not finish."""
-        stream = self._bus.subjects.stream("REQUESTS")
+        """Receive requests until cancelled. The bus redelivers those that earlier schedulers did not finish, and all that
+        are not acknowledged when it has lost one."""
+        stream, config = self._bus.subjects.stream("REQUESTS"), request_consumer(epoch)
+        watch = DeliveryWatch(self._bus, stream, str(config.durable_name), self._has_message)
 
-        async def evict_superseded() -> None:
+        async def begin() -> None:
+            """Evict the superseded schedulers."""
             for name in await self._bus.consumer_names(stream):
                 if consumer_epoch(name) < epoch:
                     await self._bus.js.delete_consumer(stream, name)
+            watch.restart()
+
+        async def receive(msg: Msg) -> None:
+            watch.note(msg)
+            await self._receive(msg)
 
         async with self._tasks:
             self._tasks.create_task(self._promote())
-            await self._bus.run_consumer(
-                stream, request_consumer(epoch), self._receive, before_create=evict_superseded, is_exclusive=True
-            )
+            while True:
+                consuming = self._bus.run_consumer(stream, config, receive, before_create=begin, is_exclusive=True)
+                await run_beside(consuming, [watch.wait_for_loss()])
+
+    def _has_message(self, sequence: int) -> bool:
+        """Whether the message of this sequence was received, and will be acknowledged."""
+        held = (held.waited.delivery for held in self._held.values())
+        waiting = (waiting.delivery for waiting in self._waiting)
+        return any(each.sequence == sequence for each in chain(held, waiting, self._outcomes.deliveries()))
 
     async def subscribe_cancels(self) -> None:
         await self._bus.nc.subscribe(self._bus.subjects.cancel(">"), cb=self._receive_cancel)
