@@ -10,7 +10,6 @@ from datetime import datetime
 
 import structlog
 from nats.aio.msg import Msg
-from nats.js.api import ConsumerInfo
 
 from shared.bus.client import Bus
 from shared.bus.errors import BUS_ERRORS
@@ -23,16 +22,11 @@ CHECK_S = 2.0  # interval of checks; a message is in transit for less
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The state of the consumer."""
+    """The state of the consumer, compared with the scheduler's."""
 
     created: datetime | None
     delivered: int  # messages so far; a redelivery counts too
-    oldest: int | None  # sequence of the oldest message that is not acknowledged
-
-    @classmethod
-    def of(cls, info: ConsumerInfo) -> "_Check":
-        oldest = info.ack_floor.stream_seq + 1 if info.ack_floor is not None and info.num_ack_pending else None
-        return cls(info.created, info.delivered.consumer_seq if info.delivered is not None else 0, oldest)
+    unknown: int | None  # sequence of the oldest message without acknowledgement, if the scheduler does not have it
 
 
 class DeliveryWatch:
@@ -63,7 +57,7 @@ class DeliveryWatch:
         while True:
             await pause(CHECK_S)
             try:
-                now = _Check.of(await self._bus.js.consumer_info(self._stream, self._consumer))
+                now = await self._check()
             except BUS_ERRORS:
                 continue  # the consumer is not created yet, or the bus is unavailable
             if before is not None and now.created == before.created and self._is_lost(before, now):
@@ -71,6 +65,13 @@ class DeliveryWatch:
                 return
             before = now
 
+    async def _check(self) -> _Check:
+        """Raises: bus errors."""
+        info = await self._bus.js.consumer_info(self._stream, self._consumer)
+        delivered = info.delivered.consumer_seq if info.delivered is not None else 0
+        oldest = info.ack_floor.stream_seq + 1 if info.ack_floor is not None and info.num_ack_pending else None
+        return _Check(info.created, delivered, None if oldest is None or self._has(oldest) else oldest)
+
     def _is_lost(self, before: _Check, now: _Check) -> bool:
-        is_kept = now.oldest is not None and now.oldest == before.oldest and not self._has(now.oldest)
-        return self._has_gap or self._last < before.delivered or is_kept
+        is_unacknowledged = now.unknown is not None and now.unknown == before.unknown
+        return self._has_gap or self._last < before.delivered or is_unacknowledged

@@ -107,8 +107,10 @@ class RequestConsumer:
         return age_s if first and age_s > first.arrival.slo_s else 0.0
 
     async def run(self, epoch: int) -> None:
-        """Receive requests until cancelled. The bus redelivers those that earlier schedulers did not finish, and all that
-        are not acknowledged when it has lost one."""
+        """Receive requests until cancelled.
+
+        The bus redelivers those that earlier schedulers did not finish, and after a loss all without acknowledgement.
+        """
         stream, config = self._bus.subjects.stream("REQUESTS"), request_consumer(epoch)
         watch = DeliveryWatch(self._bus, stream, str(config.durable_name), self._has_message)
 
