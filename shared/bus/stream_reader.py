@@ -4,7 +4,8 @@ from contextlib import suppress
 from typing import Any
 
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RawStreamMsg
+from nats.js.errors import NotFoundError
 
 from shared.bus.client import Bus
 from shared.bus.errors import BUS_ERRORS
@@ -32,3 +33,14 @@ async def read_stream(bus: Bus, stream: str, subject: str, **position: Any) -> l
     finally:
         with suppress(*BUS_ERRORS):
             await subscription.unsubscribe()
+
+
+async def read_last(bus: Bus, stream: str, subject: str) -> list[Msg | RawStreamMsg]:
+    """The last message of each subject that matches `subject`. Raises: BUS_ERRORS."""
+    last = {"deliver_policy": DeliverPolicy.LAST_PER_SUBJECT}
+    found: dict[str, Msg | RawStreamMsg] = {msg.subject: msg for msg in await read_stream(bus, stream, subject, **last)}
+    subjects = (await bus.js.stream_info(stream, subjects_filter=subject)).state.subjects or {}
+    for name in subjects.keys() - found.keys():  # the bus skips messages that are replaced during the read
+        with suppress(NotFoundError):  # removed since
+            found[name] = await bus.js.get_last_msg(stream, name)
+    return list(found.values())

@@ -114,6 +114,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     completed: int
     failed: int
     cancelled: int
+    rejected: int = 0  # invalid
     slo_met: int = 0  # of completed requests
     migrations: int  # of ended requests
     steps: int

@@ -316,6 +316,7 @@ async def test_a_large_waiting_request_is_read_again_and_answered_if_invalid(bus
         intake.finish(await intake.arrived())
         assert await intake.status("large") is OutcomeStatus.REJECTED
         assert await intake.arrived_names(1) == ["last"]
+        assert (intake.totals.arrived, intake.totals.rejected) == (3, 1)
 
 
 async def test_a_stop_token_outside_the_vocabulary_is_rejected(bus: Bus, text: TextModel) -> None:

@@ -71,9 +71,11 @@ class AdmissionController:
             raise _limit_exceeded(f"{_rate_limit(per_minute)}; {field} asks for {choices}", wait_s + 60 / per_minute)
 
     def check_concurrency(self, key: ApiKey, choices: int, field: str) -> None:
-        """Raises: ApiError 400 naming `field` if the key never allows these choices in flight together."""
+        """Raises: ApiError 400 naming `field` if the key or this gateway never allows these choices in flight."""
         if key.concurrency is not None and choices > key.concurrency:
             raise _too_many(choices, field, _concurrency_limit(key.concurrency))
+        if choices > self._max_active:
+            raise _too_many(choices, field, f"the limit of this gateway is {self._max_active} requests in flight")
 
     def check_priority(self, key: ApiKey, request: Request) -> None:
         """Raises: ApiError 403 if the request's priority is above the key's maximum."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from msgspec.structs import replace
-from nats.js.api import DeliverPolicy
 from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
@@ -14,7 +13,7 @@ from services.gateway.bus_connection import BusConnection
 from shared.bus.client import try_decode
 from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS, bus_errors
-from shared.bus.stream_reader import read_stream
+from shared.bus.stream_reader import read_last
 from shared.errors import BadInput, RetryLater
 from shared.messages.gateway import Batch, BatchStatus, BatchWork
 
@@ -64,9 +63,9 @@ class BatchStore:
     async def owned_by(self, owner: str | None) -> list[Batch]:
         """The owner's batches, newest first; `owner` None: all."""
         bus = self._connection.bus
-        bucket, policy = bus.subjects.batches_bucket, DeliverPolicy.LAST_PER_SUBJECT
+        bucket = bus.subjects.batches_bucket
         with bus_errors("list the batches"):
-            msgs = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", deliver_policy=policy)
+            msgs = await read_last(bus, f"KV_{bucket}", f"$KV.{bucket}.>")
         owned = [
             batch for msg in msgs if msg.data and (batch := try_decode(msg, Batch)) and owner in (None, batch.owner)
         ]

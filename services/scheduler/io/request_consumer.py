@@ -149,13 +149,13 @@ class RequestConsumer:
         delivery = Delivery.of(msg, self._bus.nc)
         if await self._is_known(request.request_id, delivery):
             return
+        self._totals.arrived += 1
         if isinstance(request, InvalidRequest):
             self._reject(request.request_id, delivery, request.error)
         else:
             self._accept(request, delivery, msg)
 
     def _accept(self, request: Request, delivery: Delivery, msg: Msg) -> None:
-        self._totals.arrived += 1
         waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority, request.key)
         if self._early_cancels.pop(request.request_id, 0.0) > asyncio.get_running_loop().time():
             self._cancel(waiting)
@@ -258,6 +258,7 @@ class RequestConsumer:
 
     def _reject(self, request_id: str, delivery: Delivery, error: BadInput) -> None:
         log.info("request rejected", request_id=request_id, error=error.message)
+        self._totals.rejected += 1
         self._outcomes.reject(request_id, delivery, error)
 
     async def _acknowledge(self, delivery: Delivery) -> None:

@@ -13,6 +13,7 @@ class Totals:
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
+    rejected: int = 0
     slo_met: int = 0
     migrations: int = 0
     steps: int = 0

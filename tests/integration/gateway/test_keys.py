@@ -423,6 +423,13 @@ async def test_requests_beyond_the_gateways_limit_are_rejected(
     assert [(await reply).status_code for reply in sent] == [200, 200]
 
 
+async def test_more_choices_than_the_gateways_limit_are_a_bad_request(small_gateway: RunningGateway) -> None:
+    reply = await small_gateway.http.post(PATH, json={**CHAT, "n": 3})
+    assert error_of(reply) == (400, "invalid_value")
+    assert reply.json()["error"]["param"] == "n"
+    assert "the limit of this gateway is 2 requests in flight" in reply.json()["error"]["message"]
+
+
 async def test_concurrent_requests_never_exceed_the_gateways_limit(
     small_gateway: RunningGateway, hold: asyncio.Event
 ) -> None:
