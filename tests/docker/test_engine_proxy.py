@@ -223,7 +223,8 @@ def test_a_body_of_unknown_length_is_refused(proxy: Proxy) -> None:
 def test_a_body_larger_than_the_proxy_reads_is_refused(proxy: Proxy) -> None:
     path, body = BODIES[proxy.kind]
     padded = body.replace('"Image"', " " * 200_000 + '"Image"')
-    assert is_refused(proxy.call("POST", path, padded))
+    with suppress(ConnectionError):  # the proxy reads no further, so that its reply may be lost
+        assert is_refused(proxy.call("POST", path, padded))
 
 
 @pytest.mark.parametrize("proxy", ["docker"], indirect=True)
