@@ -110,7 +110,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_queued_s: Finite = 0.0  # age of the oldest request that no instance runs and whose SLO has passed; 0: none
     stalled_s: Finite = 0.0  # time without a step result while requests are active and an instance is present
 
-    arrived: int  # also those that wait; this and the following: totals
+    arrived: int  # also those that wait or are rejected; this and the following: totals
     completed: int
     failed: int
     cancelled: int

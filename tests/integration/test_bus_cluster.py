@@ -109,7 +109,7 @@ async def test_an_acknowledgement_that_a_failing_server_lost_is_sent_again(
 
 
 async def leader_beside(others: set[str], bus: Bus, stream: str) -> str:
-    """Have the scheduler's consumer led by a server that is none of the others. Returns: its name."""
+    """Ask the scheduler's consumer to change its leader until this is none of `others`. Returns: the leader's name."""
     consumer, found = request_consumer(1).durable_name, list[str]()
 
     async def is_found() -> bool:

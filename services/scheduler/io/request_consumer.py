@@ -115,7 +115,7 @@ class RequestConsumer:
         watch = DeliveryWatch(self._bus, stream, str(config.durable_name), self._has_message)
 
         async def begin() -> None:
-            """Evict the superseded schedulers."""
+            """Remove the consumers of superseded schedulers. The new consumer counts its deliveries from one."""
             for name in await self._bus.consumer_names(stream):
                 if consumer_epoch(name) < epoch:
                     await self._bus.js.delete_consumer(stream, name)
