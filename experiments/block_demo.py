@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.demo_model.evaluate import is_right, read_questions, text_length
-from experiments.demo_model.publish import HELD_OUT_FILE
-from experiments.engine_throughput import read_prompts
+from dilaserve.quality.answers import states_answer
+from experiments.held_out import held_out, read_prompts, text_length
 from experiments.report import RESULTS, Report, target_list
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
@@ -57,14 +56,14 @@ class Contestant:
         eos_id = self.runner.config.eos_token_id
         lengths = [text_length(trace.output_ids, eos_id) for trace in traces]
         texts = [self.text.decode(trace.output_ids[:length]) for trace, length in zip(traces, lengths, strict=True)]
-        right = [is_right(text, answer) for text, answer in zip(texts, self.answers, strict=True)]
+        right = [states_answer(text, answer) for text, answer in zip(texts, self.answers, strict=True)]
         steps = statistics.mean(trace.nfe for trace in traces)
         return DecodedProblems(statistics.mean(right), steps, sum(lengths) / took_s)
 
 
 def contestant(directory: Path, runner: ModelRunner, problems: int) -> Contestant:
     is_block = runner.config.is_block_causal
-    answers = [question.answer for question in read_questions(directory / HELD_OUT_FILE)][:problems]
+    answers = [str(row.answer) for row in held_out(directory)][:problems]
     return Contestant(
         name=f"{directory.name}, {'block-causal' if is_block else 'full attention'}",
         mode=CacheMode.BLOCK if is_block else CacheMode.DUAL,

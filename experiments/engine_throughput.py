@@ -17,9 +17,9 @@ from typing import Annotated
 import torch
 import typer
 from torch import Tensor
+from torch.nn import functional as F
 
-from experiments.demo_model.evaluate import read_questions, text_length
-from experiments.demo_model.model import hidden_rows
+from experiments.held_out import read_prompts, text_length
 from experiments.report import RESULTS, Report
 from services.worker.cache.cache_mode import CacheMode, modes_of
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
@@ -27,8 +27,6 @@ from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_loading import CacheSize, ModelChoice, choose_dtype, open_runner
 from services.worker.model.model_runner import ModelRunner
 from services.worker.model.weights import load
-from shared.messages.requests import ChatMessage
-from shared.text import TextModel
 
 BLOCK_LENGTH, THRESHOLD = 32, 0.9
 Clock = Callable[[], float]  # returns seconds
@@ -40,13 +38,6 @@ class DecodingRate:
 
     tokens_per_s: float
     steps_per_s: float
-
-
-def read_prompts(model: Path, count: int) -> list[list[int]]:
-    """The first held-out problems, tokenized with the chat template."""
-    text = TextModel(model, model.name)
-    questions = read_questions(model / "heldout.jsonl")[:count]
-    return [text.encode_chat([ChatMessage(role="user", content=question.prompt)]).tolist() for question in questions]
 
 
 def measure(
@@ -80,10 +71,10 @@ def decode_plainly(decoder: PackedDecoder, prompt: Tensor, options: DecodeOption
     """The output, and the number of steps. Source: LLaDA's published loop, with Fast-dLLM's threshold rule."""
     mask_id, eos_id = decoder.config.mask_token_id, decoder.config.eos_token_id
     canvas = torch.cat((prompt, prompt.new_full((options.output_length,), mask_id)))
-    steps = 0
+    positions, steps = torch.arange(len(canvas)), 0
     for start in range(len(prompt), len(canvas), BLOCK_LENGTH):
         while (canvas[start : start + BLOCK_LENGTH] == mask_id).any():
-            logits = decoder.logits(hidden_rows(decoder, canvas.unsqueeze(0)))  # [L, V]
+            logits = decoder.logits(decoder(canvas, positions, attend_all))  # [L, V]
             confidence, best = logits.double().softmax(dim=-1).max(dim=-1)  # [L]
             confidence[canvas != mask_id] = -1.0
             confidence[start + BLOCK_LENGTH :] = -1.0
@@ -94,6 +85,13 @@ def decode_plainly(decoder: PackedDecoder, prompt: Tensor, options: DecodeOption
         if options.stop_at_eos and (canvas[start : start + BLOCK_LENGTH] == eos_id).any():
             break
     return canvas[len(prompt) :], steps
+
+
+def attend_all(_layer: int, q: Tensor, kv: Tensor) -> Tensor:
+    """Attention among all tokens of one request. Shapes: q [L, H, D] and kv [L, 2 K, D] -> [L, H, D]."""
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, *kv.chunk(2, dim=1)))  # [1, H, L, D]
+    mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+    return mixed.squeeze(0).transpose(0, 1)
 
 
 def main(

@@ -14,11 +14,12 @@ import httpx
 import msgspec
 from nats.aio.msg import Msg
 
-from dilaserve.load.workload import LoadRequest, read_requests
+from dilaserve.load.workload import LoadRequest
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.ports import free_port
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.background import background_program
+from experiments.held_out import held_out
 from shared.bus.client import Bus
 from shared.bus.subjects import Subjects
 from shared.bus.users import BusUser
@@ -72,7 +73,7 @@ def is_ready(url: str) -> bool:
 
 def held_out_requests(output_tokens: int | None = None) -> list[LoadRequest]:
     """The demo model's held-out problems, with another output length if given."""
-    rows = read_requests(DEMO_MODEL / "heldout.jsonl")
+    rows = held_out(DEMO_MODEL)
     return [msgspec.structs.replace(row, output_tokens=output_tokens or row.output_tokens) for row in rows]
 
 

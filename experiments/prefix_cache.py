@@ -29,8 +29,8 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.demo_model.evaluate import HeldOutQuestion, read_questions
-from experiments.demo_model.publish import HELD_OUT_FILE
+from dilaserve.load.workload import LoadRequest
+from experiments.held_out import held_out
 from experiments.live_cluster import LiveCluster, one_instance
 from experiments.report import RESULTS, Report, target_list
 from services.worker.settings import WorkerSettings
@@ -81,7 +81,7 @@ def request_of(messages: Messages) -> Request:
     return Request(request_id="a", messages=[ChatMessage(**message) for message in messages])
 
 
-def system_message(text: TextModel, problems: Iterable[HeldOutQuestion]) -> dict[str, str]:
+def system_message(text: TextModel, problems: Iterable[LoadRequest]) -> dict[str, str]:
     """A system message of worked problems, with which prompts of at least COMMON_TOKENS tokens begin."""
     content, each = "", iter(problems)
     ends: list[Messages] = [[{"role": "user", "content": end}] for end in ("1", "2")]
@@ -113,7 +113,7 @@ def stream(server: HTTPConnection, model: str, messages: Messages) -> tuple[floa
 
 
 def run_common(
-    address: str, text: TextModel, system: dict[str, str], questions: Sequence[HeldOutQuestion], cacheable: int
+    address: str, text: TextModel, system: dict[str, str], questions: Sequence[LoadRequest], cacheable: int
 ) -> PrefixUse:
     """One request, then all others."""
     measured, waiting = PrefixUse(), iter(questions)
@@ -132,7 +132,7 @@ def run_common(
     return measured
 
 
-def run_chats(address: str, text: TextModel, system: dict[str, str], questions: Sequence[HeldOutQuestion]) -> PrefixUse:
+def run_chats(address: str, text: TextModel, system: dict[str, str], questions: Sequence[LoadRequest]) -> PrefixUse:
     """CHATS chats of TURNS questions each, together. Counts all turns but the first."""
     measured = PrefixUse()
 
@@ -164,7 +164,7 @@ def together(address: str, clients: Sequence[Callable[[HTTPConnection], None]]) 
 
 
 def run_rounds(
-    clusters: Mapping[str, LiveCluster], text: TextModel, problems: Sequence[HeldOutQuestion], rounds: int
+    clusters: Mapping[str, LiveCluster], text: TextModel, problems: Sequence[LoadRequest], rounds: int
 ) -> dict[tuple[str, str], list[PrefixUse]]:
     """By workload and cluster, in turns."""
     results: dict[tuple[str, str], list[PrefixUse]] = {}
@@ -188,7 +188,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Directory of the report.")] = RESULTS,
 ) -> None:
     """Measure both workloads on both clusters, and write the report."""
-    text, problems = TextModel(model, model.name), read_questions(model / HELD_OUT_FILE)
+    text, problems = TextModel(model, model.name), held_out(model)
     report = Report(
         "The prefix cache",
         f"Block-causal demo model, one thread, cache of pages of {PAGE} tokens. Common prompt: {REQUESTS} requests, "

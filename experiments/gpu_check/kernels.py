@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from experiments.cuda_roofline import LLADA_8B, random_decoder
 from experiments.gpu_check.findings import Findings, Setup
+from experiments.gpu_check.roofline import LLADA_8B, random_decoder
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.cuda_roofline import random_decoder
 from experiments.gpu_check.findings import Findings, Setup, Skipped
 from experiments.gpu_check.kernels import best_kernel, mixed_parts, shape_of
+from experiments.gpu_check.roofline import random_decoder
 from services.worker.engine.batch import ForwardBatch, pack
 from services.worker.model.attention import kernel_of
 from services.worker.model.cuda_graphs import SIZES, CacheStepGraphs, Captured

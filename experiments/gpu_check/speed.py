@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from experiments.cuda_roofline import LLADA_8B, Ceilings, measure_ceilings, random_decoder, roofline_s
 from experiments.gpu_check.findings import Findings, Setup
 from experiments.gpu_check.kernels import best_kernel
+from experiments.gpu_check.roofline import LLADA_8B, Ceilings, measure_ceilings, random_decoder, roofline_s
 from services.worker.cache.kv_store import bytes_per_token, tokens_that_fit
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig

@@ -73,10 +73,10 @@ STUDY = Study(
     remarks=(
         "Prompt lengths of the three benchmarks, 1,319 requests per run: all of GSM8K, a random part of MMLU-Pro and "
         "of three copies of MBPP. Accuracy is that of GSM8K in the steps table at the thresholds used, for all three. "
-        "Dream's latency profile is LLaDA's model with Dream's dimensions (`experiments/latency_model.py`). Of its "
-        "tokens per step, 1.79 at 0.9 is published; the others are LLaDA's curve scaled. No accuracy by threshold is "
-        "published for it, so none is shown. INFaaS at 0.7 and at 0.8 has a constant threshold that is picked with the "
-        "rates in view; a deployment does not know them."
+        "Dream's latency profile is LLaDA's model with Dream's dimensions (`experiments/latency_model.py` of commit "
+        "63993e18). Of its tokens per step, 1.79 at 0.9 is published; the others are LLaDA's curve scaled. No accuracy "
+        "by threshold is published for it, so none is shown. INFaaS at 0.7 and at 0.8 has a constant threshold that is "
+        "picked with the rates in view; a deployment does not know them."
     ),
 )
 

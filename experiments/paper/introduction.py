@@ -6,9 +6,9 @@ from statistics import mean
 
 import numpy as np
 
+from dilaserve.quality.answers import states_answer
 from dilaserve.stack.up_options import DEMO_MODEL
-from experiments.demo_model.evaluate import is_right, read_questions
-from experiments.engine_throughput import read_prompts
+from experiments.held_out import held_out, read_prompts
 from experiments.paper.plots import Panels
 from experiments.paper.result_cache import cached
 from experiments.paper.runs import SimulationRun, figures
@@ -53,7 +53,7 @@ def _answers(figure: str, line: str, threshold: float, low_share: float, problem
 
 def _decode_all(threshold: float, low_share: float, problems: int) -> tuple[float, float]:
     """Mean steps, and exact match in percent."""
-    answers = [question.answer for question in read_questions(DEMO_MODEL / "heldout.jsonl")][:problems]
+    answers = [str(row.answer) for row in held_out(DEMO_MODEL)][:problems]
     requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(DEMO_MODEL, problems))]
     text, random = TextModel(DEMO_MODEL, DEMO_MODEL.name), np.random.default_rng(0)
     done: list[Decode] = []
@@ -61,7 +61,7 @@ def _decode_all(threshold: float, low_share: float, problems: int) -> tuple[floa
         for at in range(0, len(requests), BATCH):
             done += _decode(requests[at : at + BATCH], runner, threshold, low_share, random)
     right = [
-        is_right(text.decode(one.output[: one.unmasked].tolist()), answer)
+        states_answer(text.decode(one.output[: one.unmasked].tolist()), answer)
         for one, answer in zip(done, answers, strict=True)
     ]
     return mean(len(one.steps) for one in done), 100 * mean(right)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.engine_throughput import read_prompts
+from experiments.held_out import read_prompts
 from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner

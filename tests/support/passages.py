@@ -36,8 +36,7 @@ def passages(path: Path) -> Iterator[Passage]:
     text = path.read_text()
     match path.suffix:
         case ".py":
-            data = "demo_model" in path.parts  # its literals are training data
-            yield from of_python(text, names=path.name.startswith("test_"), literals=not data)
+            yield from of_python(text, names=path.name.startswith("test_"))
         case ".md":
             yield from of_markdown(unreleased(text) if path.name == "CHANGELOG.md" else text)
         case ".html":
@@ -90,8 +89,8 @@ def of_markdown(text: str) -> Iterator[Passage]:
             yield Passage(re.sub(r"\A\s*(?:[-*>]|\d+\.|#+) ", lambda mark: " " * len(mark[0]), joined), number)
 
 
-def of_python(text: str, *, names: bool = False, literals: bool = True) -> Iterator[Passage]:
-    """Docstrings and comments, with `literals` other literals that are sentences, with `names` the names of tests."""
+def of_python(text: str, *, names: bool = False) -> Iterator[Passage]:
+    """Docstrings, comments and other literals that are sentences, with `names` the names of tests."""
     tree = ast.parse(text)
     docstrings = {id(node.body[0].value) for node in ast.walk(tree) if has_docstring(node)}  # type: ignore[attr-defined]
     inner = {
@@ -103,7 +102,7 @@ def of_python(text: str, *, names: bool = False, literals: bool = True) -> Itera
     }
     for node in ast.walk(tree):
         if id(node) not in inner and (words := literal(node)) is not None and isinstance(node, ast.expr):
-            if id(node) in docstrings or (literals and SENTENCE.search(words)):
+            if id(node) in docstrings or SENTENCE.search(words):
                 exact = words.count("\n") == (node.end_lineno or node.lineno) - node.lineno
                 yield Passage(without_code(words), node.lineno, exact)
         elif names and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.cuda_roofline import LLADA_8B, Ceilings, roofline_s, work
+from experiments.gpu_check.roofline import LLADA_8B, Ceilings, roofline_s, work
 from shared.messages.steps import StepKind
 
 WEIGHTS = 7_497_318_400  # parameters of LLaDA-8B's matrices, without the embedding

@@ -1,26 +1,19 @@
-"""The latency profile of LLaDA-8B's dimensions on a CUDA device, with random weights, against the device's roofline.
+"""LLaDA-8B's dimensions, and the roofline of their steps on a device.
 
 The roofline of a step is the longer of two times: its operations at the rate of a large matrix product, and its bytes
 (the weights once, and the cached keys and values) at the rate of a large copy. Both rates are measured first.
-
-python -m experiments.cuda_roofline
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from experiments.report import RESULTS, Report
-from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
-from services.worker.model.model_loading import device_name
-from services.worker.model.model_runner import Runner
 from services.worker.model.weights import empty_decoder
-from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS, ProfilePlan, batch_sizes, cache_tokens_for, measure
+from services.worker.profile.profiler import BLOCK, TYPICAL_TOKENS
 from shared.messages.steps import StepKind
 
 LLADA_8B = ModelConfig(
@@ -41,7 +34,6 @@ LLADA_8B = ModelConfig(
     eos_token_id=126081,
     max_length=4096,
 )
-PLAN = ProfilePlan(batch_tokens=batch_sizes(16_384), repeats=7)
 BFLOAT16_BYTES = 2
 
 
@@ -101,31 +93,3 @@ def random_decoder(config: ModelConfig, device: torch.device) -> PackedDecoder:
     for parameter in decoder.parameters():
         parameter.fill_(1.0) if parameter.ndim == 1 else parameter.normal_(std=0.02)
     return decoder
-
-
-def main() -> int:
-    """Print the table, and write it to experiments/results/cuda_roofline.*. Returns: 2 without a CUDA device."""
-    if not torch.cuda.is_available():
-        sys.stderr.write("cuda_roofline: no CUDA device, nothing measured\n")
-        return 2
-    device = torch.device("cuda")
-    ceilings = measure_ceilings(device)
-    reached = f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s, {ceilings.bytes_per_s / 1e12:.2f} TB/s"
-    note = f"{device_name(device)}, TP-1, bfloat16; measured ceilings: {reached}"
-    report = Report("LLaDA-8B's dimensions on a CUDA device", note)
-    report.add_columns("step", "tokens", "ms", "roofline, ms", "times the roofline", "share of the matrix ceiling")
-    decoder = random_decoder(LLADA_8B, device)
-    room = min(cache_tokens_for(PLAN), tokens_that_fit(decoder))  # limits the cache steps that are measured
-    profile = measure(Runner(decoder, room), 1, PLAN)
-    for (_, kind), curve in profile.curves.items():
-        for tokens, latency_s in zip(curve.batch_tokens.astype(int).tolist(), curve.latency_s.tolist(), strict=True):
-            least_s = roofline_s(LLADA_8B, tokens, kind, ceilings)
-            share = work(LLADA_8B, tokens, kind)[0] / latency_s / ceilings.flops_per_s
-            times = (f"{latency_s * 1e3:.2f}", f"{least_s * 1e3:.2f}", f"{latency_s / least_s:.2f}", f"{share:.0%}")
-            report.add_row(kind.name.lower(), tokens, *times)
-    report.write(RESULTS / "cuda_roofline.md", with_csv=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,1 +1,0 @@
-"""The demo model: a small masked diffusion model of worked arithmetic problems, trained from scratch."""
