@@ -15,7 +15,7 @@ import typer
 from dilaserve.quality.answers import states_answer
 from experiments.held_out import held_out, read_prompts, text_length
 from experiments.report import RESULTS, Report, target_list
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import ModelRunner

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from experiments.held_out import read_prompts, text_length
 from experiments.report import RESULTS, Report
-from services.worker.cache.cache_mode import CacheMode, modes_of
+from services.worker.engine.cache_mode import CacheMode, modes_of
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_loading import CacheSize, ModelChoice, choose_dtype, open_runner

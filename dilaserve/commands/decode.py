@@ -48,7 +48,7 @@ def decode(
     """Decode requests block by block and record every step."""
     import msgspec  # noqa: PLC0415
 
-    from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
+    from services.worker.engine.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions, EditRule, Trace, decode_together, read_case  # noqa: PLC0415
     from services.worker.model.families import read_config  # noqa: PLC0415
     from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415

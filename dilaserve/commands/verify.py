@@ -52,7 +52,7 @@ def verify(
     from dilaserve.quality.published import published  # noqa: PLC0415
     from dilaserve.quality.verification import differences  # noqa: PLC0415
     from dilaserve.quality.verification import verify as run  # noqa: PLC0415
-    from services.worker.cache.cache_mode import CacheMode  # noqa: PLC0415
+    from services.worker.engine.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions  # noqa: PLC0415
     from services.worker.model.families import read_config  # noqa: PLC0415
     from services.worker.model.model_loading import (  # noqa: PLC0415

@@ -10,7 +10,7 @@ import numpy as np
 from dilaserve.prediction.recording import RecordedRun, record
 from dilaserve.prediction.training_runs import Prompt, changing_runs, fixed_runs
 from services.predictor.trajectories import Trajectory
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner
 from shared.errors import BadInput

@@ -30,9 +30,9 @@ from services.scheduler.io.request_decoder import decode_request
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.state.output_buffer import MASKED
-from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.canary import Canary
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.self_check import Canary
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import parse_config
 from services.worker.model.model_runner import Runner, TokenPredictions

@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from experiments.gpu_check.findings import Findings, Setup
 from experiments.gpu_check.kernels import best_kernel
-from services.worker.cache.cache_mode import CacheMode
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.attention import Kernel, kernel_of
@@ -49,11 +49,13 @@ def logits_pairs(model: str, decoder: PackedDecoder, kernel: Kernel) -> list[tup
     for key in (key for key in files if key.startswith("plain/") and key.endswith("/input_ids")):
         whole = sequence(files[key][0])
         part = Part(whole, 0, 0, 0, len(whole.canvas))
-        pairs.append(("whole", forward(part, KvStore(decoder, ENTRIES)), files[key.replace("input_ids", "logits")][0]))
+        pairs.append(
+            ("whole", forward(part, KvStore(decoder.kv_shape, ENTRIES)), files[key.replace("input_ids", "logits")][0])
+        )
     for case in sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")}):
         start, stop = files[f"{case}/block"].tolist()
         for mode in ("prefix", "dual"):
-            store, resident = KvStore(decoder, ENTRIES), sequence(files[f"{case}/cache_input_ids"][0])
+            store, resident = KvStore(decoder.kv_shape, ENTRIES), sequence(files[f"{case}/cache_input_ids"][0])
             length = len(resident.canvas)
             forward(Part(resident, 0, 0, 0, length), store)
             resident.canvas[:] = files[f"{case}/step_input_ids"][0].numpy()

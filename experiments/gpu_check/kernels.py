@@ -122,7 +122,7 @@ def mixed_parts(config: ModelConfig, prompts: list[int]) -> tuple[list[Part], li
 def layer_errors(decoder: PackedDecoder, name: str, prompts: list[int]) -> tuple[list[float], set[str]]:
     """The error in each layer of a batch of recompute steps and then of a mixed batch, and the operators that ran."""
     whole, mixed, entries = mixed_parts(decoder.config, prompts)
-    store, errors, operators = KvStore(decoder, entries), list[float](), OperatorNames()
+    store, errors, operators = KvStore(decoder.kv_shape, entries), list[float](), OperatorNames()
     kernel = compared(kernel_of(name), errors)
     forward_packed(decoder, pack(whole, decoder.config), store, kernel)
     forward_packed(decoder, pack(mixed, decoder.config), store, kernel)

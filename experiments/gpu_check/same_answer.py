@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from experiments.gpu_check.findings import Findings, Setup, Skipped
 from experiments.gpu_check.kernels import best_kernel, mixed_parts, shape_of
 from experiments.gpu_check.roofline import random_decoder
-from services.worker.engine.batch import ForwardBatch, pack
+from services.worker.engine.batch import pack
 from services.worker.model.attention import kernel_of
 from services.worker.model.cuda_graphs import SIZES, CacheStepGraphs, Captured
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.tensor_parallel import RankGroup, parallel_runner
 from services.worker.model.weights import load

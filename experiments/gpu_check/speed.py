@@ -7,7 +7,7 @@ import torch
 from experiments.gpu_check.findings import Findings, Setup
 from experiments.gpu_check.kernels import best_kernel
 from experiments.gpu_check.roofline import LLADA_8B, Ceilings, measure_ceilings, random_decoder, roofline_s
-from services.worker.cache.kv_store import bytes_per_token, tokens_that_fit
+from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from services.worker.model.largest_batch import forward_bytes, largest_batch
@@ -46,11 +46,11 @@ def memory(setup: Setup, found: Findings) -> None:
     if setup.device.type == "cuda":
         needed = forward_bytes(Runner(decoder, 0, attention=name), batch, None)
     found.row("largest iteration, GB", f"{needed / 1e9:.2f}" if needed else "not measured on a CPU")
-    fit = tokens_that_fit(decoder, needed)
+    fit = tokens_that_fit(decoder.kv_shape, needed)
     entries = min(fit, requests * config.max_length)
     found.row("cache that fits, tokens", fit)
     found.row("cache, tokens", entries)
-    found.row("cache, GB", f"{entries * bytes_per_token(decoder) / 1e9:.2f}")
+    found.row("cache, GB", f"{entries * decoder.kv_shape.bytes_per_token / 1e9:.2f}")
     runner = Runner(decoder, entries, attention=name)
     try:
         runner.run(batch)
@@ -70,7 +70,7 @@ def profile(setup: Setup, found: Findings) -> None:
     decoder = random_decoder(shape(setup, found), setup.device)
     plan = replace(QUICK_PLAN, batch_tokens=(32, 64), long_tokens=(), mixed_tokens=()) if setup.is_toy else QUICK_PLAN
     room = max(plan.batch_tokens) // BLOCK * TYPICAL_TOKENS
-    latencies = _measured(setup, decoder, plan, min(room, tokens_that_fit(decoder)))
+    latencies = _measured(setup, decoder, plan, min(room, tokens_that_fit(decoder.kv_shape)))
     header, *lines = latencies.to_csv().splitlines()
     found.columns = header.split(",")
     for line in lines:

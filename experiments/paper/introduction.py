@@ -13,7 +13,7 @@ from experiments.paper.plots import Panels
 from experiments.paper.result_cache import cached
 from experiments.paper.runs import SimulationRun, figures
 from experiments.paper.study import QUICK_REQUESTS, Comparison, Row, Study, main, number, pick
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.offline_decoder import CaseRequest, Decode, run_iterations
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner

@@ -13,10 +13,10 @@ import structlog
 import uvloop
 from msgspec.structs import replace
 
-from services.worker.cache.cache_mode import CacheMode, check_mode
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
-from services.worker.engine.canary import Canary, CanaryCheck, CanaryFault
+from services.worker.engine.cache_mode import CacheMode, check_mode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.self_check import Canary, CanaryCheck, CanaryFault
 from services.worker.io.model_record import check_canary, check_weights
 from services.worker.io.registration import Registration
 from services.worker.io.startup_registration import startup_registration
@@ -85,7 +85,8 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     facts = instance.model.name, digest, device_name(runner.device), str(runner.dtype), settings.tp
     prefixes = NO_PREFIXES
     if mode is CacheMode.BLOCK:
-        prefixes = PrefixSize.of(runner.cache_tokens, settings.prefix_cache, settings.prefix_page, config)
+        sizes = runner.cache_tokens, settings.prefix_cache, settings.prefix_page
+        prefixes = PrefixSize.of(*sizes, config.block_length, config.max_length)
     loaded = replace(
         instance,
         device=device_name(runner.device),

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import structlog
 from nats.aio.msg import Msg
 
-from services.worker.engine.canary import CanaryCheck, CanaryFault
 from services.worker.engine.engine import Engine
+from services.worker.engine.self_check import CanaryCheck, CanaryFault
 from services.worker.engine.step_jobs import MessageDeduplicator, StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult
 from services.worker.io.registration import Registration

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load

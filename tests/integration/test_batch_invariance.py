@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.held_out import read_prompts
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 

@@ -10,9 +10,9 @@ import msgspec
 from nats.aio.msg import Msg
 
 from services.gateway.settings import GatewaySettings
-from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.canary import Canary, CanaryCheck
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.self_check import Canary, CanaryCheck
 from services.worker.io.registration import Registration
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.monitoring.metrics import WorkerMetrics

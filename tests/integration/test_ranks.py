@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from services.worker.engine.batch import ForwardBatch
 from services.worker.model import model_loading
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import RankGroup, parallel_runner

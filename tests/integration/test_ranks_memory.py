@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import Layer, PackedDecoder
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.missed_collectives import missed_collectives
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.tensor_parallel import RankGroup, parallel_runner

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from shared.arrays import pack_int32

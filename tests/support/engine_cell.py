@@ -16,12 +16,12 @@ from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
-from services.worker.cache.cache_mode import CacheMode
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
-from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.families import ModelConfig, parse_config
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import TokenPredictions, TopPredictions, rows_with_top_tokens
 from services.worker.model.selection import Candidates, select
 from shared.arrays import Bool, Float64, Int32, Int64, pack_int32, unpack_int32

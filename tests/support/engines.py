@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import ModelRunner
 from tests.support.golden import GoldenCase

@@ -2,7 +2,7 @@
 
 import torch
 
-from services.worker.engine.batch import ForwardBatch
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 
 

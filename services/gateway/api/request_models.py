@@ -286,9 +286,8 @@ class ChatBody(CompletionBody):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
     logprobs: bool | None = None  # of each token of the text
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = (
-        None  # with `logprobs`: alternatives of each
-    )
+    # With `logprobs`: the number of alternatives to each token
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None  # None: auto

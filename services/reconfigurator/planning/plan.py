@@ -90,7 +90,7 @@ class Plan(Capacity, frozen=True, kw_only=True):
 
 
 class CurrentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a PLAN.json that planning from it needs."""
+    """The fields of a PLAN.json that the planner reads when it plans a change of that plan."""
 
     instances: list[Placement]
 

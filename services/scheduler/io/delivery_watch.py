@@ -17,7 +17,7 @@ from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
-CHECK_S = 2.0  # interval of checks; a message is in transit for less
+CHECK_S = 2.0  # interval of checks; every message arrives within less time
 
 
 @dataclass(frozen=True, slots=True)

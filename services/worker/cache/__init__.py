@@ -1,1 +1,1 @@
-"""The KV cache: its modes, the allocation and eviction of its entries, and the stored keys and values."""
+"""The KV cache: the allocation of its entries, the pages of common prefixes, and the stored keys and values."""

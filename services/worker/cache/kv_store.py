@@ -4,15 +4,30 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from services.worker.cache.kv_allocator import Move
-from services.worker.model.decoder import PackedDecoder
 
 CPU_SHARE, CUDA_SHARE = 0.25, 0.95  # of the free memory; all programs of a machine share a CPU's
 MOVED_ENTRIES = 1024  # that one copy moves
+
+
+class KvShape(NamedTuple):
+    """The keys and values of a model, or of one rank's share of it."""
+
+    layers: int
+    heads: int  # of keys, and as many of values
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        """The size of one entry: keys and values in all layers."""
+        return 2 * self.layers * self.heads * self.head_dim * self.dtype.itemsize
 
 
 class KvStore:
@@ -21,11 +36,10 @@ class KvStore:
     The last entry, `padding_entry`, is for the padding of a batch.
     """
 
-    def __init__(self, decoder: PackedDecoder, entries: int) -> None:
-        weight = decoder.embed.weight
+    def __init__(self, shape: KvShape, entries: int) -> None:
         self.padding_entry = entries
-        shape = (decoder.config.num_layers, entries + 1, 2 * _kv_heads(decoder), decoder.config.head_dim)
-        layers = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        sizes = (shape.layers, entries + 1, 2 * shape.heads, shape.head_dim)
+        layers = torch.empty(sizes, dtype=shape.dtype, device=shape.device)
         layers[:, entries] = 0
         self._layers = [layers[i] for i in range(len(layers))]
         self._moving = torch.empty_like(self._layers[0][:MOVED_ENTRIES])
@@ -45,21 +59,15 @@ class KvStore:
                     layer[target + first : target + first + len(part)] = part
 
 
-def bytes_per_token(decoder: PackedDecoder) -> int:
-    """The size of one entry: keys and values in all layers."""
-    config, itemsize = decoder.config, decoder.embed.weight.dtype.itemsize
-    return 2 * config.num_layers * _kv_heads(decoder) * config.head_dim * itemsize
-
-
-def tokens_that_fit(decoder: PackedDecoder, forward_bytes: int = 0) -> int:
-    """The number of entries that fit into a share of the device's free memory, beside the largest forward."""
-    device = decoder.embed.weight.device
-    if device.type == "cuda":
+def tokens_that_fit(shape: KvShape, forward_bytes: int = 0, ranks: int = 1) -> int:
+    """The number of entries that fit into a share of the device's free memory, beside the largest forward. The `ranks`
+    of an instance on a CPU share the machine's memory."""
+    if shape.device.type == "cuda":
         torch.cuda.empty_cache()  # otherwise memory that torch has freed but not returned counts as used
-        free_bytes, share = torch.cuda.mem_get_info(device)[0], CUDA_SHARE
+        free_bytes, share = torch.cuda.mem_get_info(shape.device)[0], CUDA_SHARE
     else:
-        free_bytes, share = _available_bytes(), CPU_SHARE / decoder.shard.size  # the ranks share the machine's memory
-    return max(0, int(free_bytes * share) - forward_bytes) // bytes_per_token(decoder)
+        free_bytes, share = _available_bytes(), CPU_SHARE / ranks
+    return max(0, int(free_bytes * share) - forward_bytes) // shape.bytes_per_token
 
 
 def _available_bytes() -> int:
@@ -69,8 +77,3 @@ def _available_bytes() -> int:
     except OSError:  # not Linux
         match = None
     return int(match[1]) << 10 if match else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _kv_heads(decoder: PackedDecoder) -> int:
-    """The number of key/value heads on this rank."""
-    return decoder.shard.kv_heads(decoder.config)[1]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from services.worker.cache.kv_allocator import Move
-from services.worker.model.families import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +21,11 @@ class PrefixSize:
     num_pages: int = 0
 
     @classmethod
-    def of(cls, cache_tokens: int, share: float, page_tokens: int, config: ModelConfig) -> "PrefixSize":
+    def of(cls, cache_tokens: int, share: float, page_tokens: int, block_length: int, max_length: int) -> "PrefixSize":
         """At most this share of the cache of a block-causal model, in pages of at least `page_tokens`, rounded up to
         whole blocks. The rest has room for the longest request."""
-        page_tokens = -(-page_tokens // config.block_length) * config.block_length
-        num_pages = min(int(cache_tokens * share), cache_tokens - config.max_length) // page_tokens
+        page_tokens = -(-page_tokens // block_length) * block_length
+        num_pages = min(int(cache_tokens * share), cache_tokens - max_length) // page_tokens
         return cls(page_tokens, num_pages) if num_pages > 0 else cls()
 
     @property

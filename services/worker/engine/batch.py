@@ -1,9 +1,4 @@
-"""One forward as plain arrays: the tokens to feed, the keys each request attends to, and the rows that need the head.
-
-Packed: the fed tokens of all requests are concatenated. Shape letters: T fed tokens, N requests, S spans (runs of fed
-tokens of one request that attend to the same keys), R rows for the head (candidates: the masked positions of the
-current blocks, or where tokens may change all positions of their outputs).
-"""
+"""The parts of a batch, one per request, and how they become the arrays of one forward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,39 +8,8 @@ import numpy as np
 from services.worker.cache.kv_allocator import Move
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
-from shared.arrays import Float64, Int64, UInt8
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardBatch:
-    """The input of one forward: recompute parts first, parts of equal lengths next to each other."""
-
-    tokens: Int64  # [T]
-    positions: Int64  # [T], from the start of each request's canvas
-    lengths: Int64  # [S], tokens fed per span; their sum is T
-    key_starts: Int64  # [S], the first cache entry of the request; without a cache, its first row of the fed tokens
-    key_lengths: Int64  # [S], tokens that each span attends to, from there on
-    num_recompute: int  # the first requests feed all their tokens
-    write_entries: Int64  # [T], cache entries for the fed tokens; [0] without a cache
-    moves: list[Move]  # copies within the cache, made before all else
-    counts: Int64  # [N], candidates of each request, at least 1
-    candidates: Int64  # [R], positions of the candidates, from the start of each request's canvas
-    rows: Int64  # [R], the fed token whose logits predict each candidate
-    current: Int64  # [R], the tokens there now: the mask, or one that may change
-    limits: Float64  # [R], the probability that writes a token there
-    temperatures: Float64  # [N]
-    seeds: Int64  # [N]
-    steps: Int64  # [N]
-    top_ps: Float64  # [N], 1: no effect
-    top_ks: Int64  # [N], 0 or less: no effect
-    min_ps: Float64  # [N], 0: no effect
-    top_logprobs: Int64  # [N], tokens whose probabilities are wanted at each candidate
-    # Of requests with a pattern: their candidates, and the tokens allowed there as bits, the first token the highest
-    constrained: Int64  # [A], indices of candidates
-    allowed: UInt8  # [A, ceil(V / 8)]
-    # Of requests with labels: the tokens of all possible labels, with the candidate of each
-    scored_rows: Int64  # [Q], indices of candidates
-    scored_tokens: Int64  # [Q]
+from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch
+from shared.arrays import Int64, UInt8
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +87,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         key_lengths=np.array([keys for own in spans for _, keys in own], dtype=np.int64),
         num_recompute=sum(part.recomputes for part in parts),
         write_entries=write_entries,
-        moves=list(moves),
+        moves=moves,
         counts=counts,
         candidates=flat,
         rows=predicted_by + np.repeat(offsets, counts),
@@ -141,9 +105,6 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         scored_rows=scored_rows,
         scored_tokens=scored_tokens,
     )
-
-
-NONE: Int64 = np.zeros(0, dtype=np.int64)
 
 
 def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:
@@ -168,7 +129,7 @@ def _allowed(parts: Sequence[Part], counts: Int64) -> tuple[Int64, UInt8]:
         if sequence.constraint is not None:
             rows.append(np.arange(begin, begin + count))
             bits.append(sequence.constraint.allowed(sequence.output, *sequence.output_range(part.block))[:count])
-    return (np.concatenate(rows), np.concatenate(bits)) if rows else (NONE, np.zeros((0, 0), dtype=np.uint8))
+    return (np.concatenate(rows), np.concatenate(bits)) if rows else (NONE, NO_BITS)
 
 
 def _candidates(part: Part, mask_token_id: int) -> Int64:

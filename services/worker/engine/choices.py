@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.batch import Part
 from services.worker.engine.sequence_state import SequenceState
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Float64, Int32, pack_float32
 from shared.messages.steps import StepChoices

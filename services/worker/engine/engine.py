@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import structlog
 import torch
 
-from services.worker.cache.cache_mode import CacheMode, is_obsolete, part_for, rebuild_part, validate_job
-from services.worker.cache.eviction import KvReservations, tickets_to_evict
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.batch_limit import BatchLimit
+from services.worker.engine.cache_mode import CacheMode, is_obsolete, part_for, rebuild_part, validate_job
 from services.worker.engine.choices import read_choices
+from services.worker.engine.kv_reservations import KvReservations, tickets_to_evict
 from services.worker.engine.provisional_tokens import provisional_tokens
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from services.worker.cache.cache_mode import CacheMode, check_mode
+from services.worker.engine.cache_mode import CacheMode, check_mode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig

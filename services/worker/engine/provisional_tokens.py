@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.batch import Part
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import pack_float32, pack_int32
 from shared.messages.requests import Guesses

@@ -44,9 +44,10 @@ class SequenceState:
     kv_start: int = NO_REGION  # the first of its cache entries, one per token of the canvas
     cached_block: int = -1  # the block whose recompute step filled the cache
     is_aligned: bool = False  # its blocks lie on a grid of absolute positions, as those of block-causal models
-    exact_tokens: int = 0  # of a block-causal model: the first tokens, whose keys and values are cached for good
-    loaded_tokens: int = 0  # those among them that an earlier request had computed
-    stored_tokens: int = 0  # those among them that are stored for later requests
+    # Of a block-causal model, numbers of the canvas's first tokens:
+    exact_tokens: int = 0  # their keys and values are cached and do not change again
+    loaded_tokens: int = 0  # their keys and values were copied from the prefix cache
+    stored_tokens: int = 0  # the prefix cache holds their keys and values
     pattern: str = ""  # a regular expression that its text must match; empty: none
     pinned: Int32 = field(default_factory=lambda: NO_IDS)  # the first positions of its output; FREE: not pinned
     text_tokens: int = 0  # the most tokens of its text

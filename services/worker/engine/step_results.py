@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.batch import Part
 from services.worker.engine.confidence_stats import summarize
 from services.worker.engine.step_jobs import StepJob
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Bool, Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Guesses

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.worker.engine.batch import ForwardBatch, Part
+from services.worker.engine.batch import Part
 from services.worker.engine.step_results import StepOutcome
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import TopPredictions
 from shared.arrays import pack_float32, pack_int32
 from shared.messages.steps import StepTopTokens

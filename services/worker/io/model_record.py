@@ -9,7 +9,7 @@ import structlog
 from nats.js.errors import KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from services.worker.engine.canary import Canary, CanaryFault
+from services.worker.engine.self_check import Canary, CanaryFault
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import ForwardBatch
 from services.worker.model.attention import Kernel, attention
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of
 from shared.arrays import Int64
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
@@ -118,31 +118,13 @@ class CacheStepGraphs:
 
 def _empty_batch(padding_entry: int) -> ForwardBatch:
     """One request of padding."""
-    none, zeros = np.zeros(0, dtype=np.int64), np.zeros(BLOCK, dtype=np.int64)
-    one = np.ones(1, dtype=np.int64)
+    zeros, one = np.zeros(BLOCK, dtype=np.int64), np.ones(1, dtype=np.int64)
     return ForwardBatch(
         tokens=zeros,
         positions=zeros,
         lengths=one * BLOCK,
         key_starts=one * padding_entry,
         key_lengths=one,
-        num_recompute=0,
-        write_entries=zeros + padding_entry,
-        moves=[],
         counts=one,
-        candidates=none,
-        rows=none,
-        current=none,
-        limits=np.zeros(0),
-        temperatures=np.zeros(1),
-        seeds=one,
-        steps=one,
-        top_ps=np.ones(1),
-        top_ks=np.zeros(1, dtype=np.int64),
-        min_ps=np.zeros(1),
-        top_logprobs=np.zeros(1, dtype=np.int64),
-        constrained=none,
-        allowed=np.zeros((0, 0), dtype=np.uint8),
-        scored_rows=none,
-        scored_tokens=none,
+        write_entries=zeros + padding_entry,
     )

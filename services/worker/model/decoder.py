@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from services.worker.cache.kv_store import KvShape
 from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import ModelConfig
 
@@ -170,6 +171,13 @@ class PackedDecoder(nn.Module):
         if isinstance(self.head, nn.Linear):
             return self.head.weight
         return self.embed.weight.narrow(0, self.first_token, self.head_rows)
+
+    @property
+    def kv_shape(self) -> KvShape:
+        """The shape of the keys and values of this rank."""
+        config, weight = self.config, self.embed.weight
+        heads = self.shard.kv_heads(config)[1]
+        return KvShape(config.num_layers, heads, config.head_dim, weight.dtype, weight.device)
 
     @property
     def first_token(self) -> int:

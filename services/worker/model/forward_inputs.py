@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.batch import ForwardBatch
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.selection import Candidates
 from shared.arrays import Int64
 

@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from services.worker.engine.batch import ForwardBatch, Part, pack
-from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.families import ModelConfig
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import RankGroup
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
@@ -18,23 +17,28 @@ def largest_batch(config: ModelConfig, tokens: int, requests: int) -> ForwardBat
     block = config.block_length or min(DEFAULT_BLOCK_LENGTH, length - 1)
     if config.is_block_causal:
         length = max(1, length // block) * block
-    canvas = np.full(length, config.mask_token_id, dtype=np.int32)
-    unknown = np.full(block, np.nan, dtype=np.float32)
-    sequences = [
-        SequenceState(
-            i,
-            length - block,
-            block,
-            canvas,
-            unknown,
-            temperature=1.0,
-            seed=i,
-            top_p=0.9,
-            is_aligned=config.is_block_causal,
-        )
-        for i in range(count)
-    ]
-    return pack([Part(sequence, 0, 0, 0, length) for sequence in sequences], config)
+    span = block if config.is_block_causal else length  # tokens that attend to the same keys
+    fed, request = np.arange(count * length).reshape(count, length), np.arange(count)
+    last_block = fed[:, -block:].flatten()
+    return ForwardBatch(
+        tokens=np.full(count * length, config.mask_token_id),
+        positions=fed.flatten() % length,
+        lengths=np.full(count * length // span, span),
+        key_starts=np.repeat(request * length, length // span),
+        key_lengths=np.tile(np.arange(span, length + 1, span), count),
+        counts=np.full(count, block),
+        num_recompute=count,
+        candidates=last_block % length,
+        rows=last_block,
+        current=np.full(count * block, config.mask_token_id),
+        limits=np.ones(count * block),
+        temperatures=np.ones(count),
+        seeds=request,
+        steps=request,
+        top_ps=np.full(count, 0.9),
+        top_ks=np.zeros(count, dtype=np.int64),
+        min_ps=np.zeros(count),
+    )
 
 
 def forward_bytes(runner: Runner, batch: ForwardBatch, group: RankGroup | None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from services.worker.engine.batch import ForwardBatch
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import NO_TOKEN, Runner, rows_with_top_tokens, truncated_rows
 from services.worker.model.row_padding import MIN_ROWS
 

@@ -167,7 +167,7 @@ def _num_cache_tokens(size: CacheSize, decoder: PackedDecoder, group: RankGroup 
     max_length = decoder.config.max_length
     if size.tokens or not size.requests:
         return size.tokens
-    fit = tokens_that_fit(decoder, _forward_bytes(size, decoder, group, kernel))
+    fit = tokens_that_fit(decoder.kv_shape, _forward_bytes(size, decoder, group, kernel), decoder.shard.size)
     tokens = min(fit if group is None else group.min(fit), size.requests * max_length)
     if tokens < max_length:
         message = f"the free memory holds a cache of {tokens} tokens; one request may have {max_length}"

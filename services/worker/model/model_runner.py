@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import ForwardBatch
 from services.worker.model.attention import attention, kernel_name, kernel_of
 from services.worker.model.cuda_graphs import CacheStepGraphs
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
 from services.worker.model.row_padding import MIN_ROWS
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
@@ -81,7 +81,7 @@ class Runner:
         self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)
         self._scored_transfer = Transfer(self.device)
         self._bits = torch.tensor([128 >> bit for bit in range(8)], dtype=torch.uint8, device=self.device)
-        self._store = KvStore(decoder, cache_tokens) if cache_tokens else None
+        self._store = KvStore(decoder.kv_shape, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
         # Experts read on the host which tokens each has, which a CUDA graph cannot contain.
         if self._store and self.device.type == "cuda" and gather is None and self.config.experts is None:

@@ -25,8 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from services.worker.engine.batch import ForwardBatch
 from services.worker.model.decoder import Shard
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.missed_collectives import missed_collectives
 from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.errors import BadInput

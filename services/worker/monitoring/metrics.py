@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from services.worker.cache.prefix_pages import PrefixPages
-from services.worker.engine.canary import CanaryFaultKind
 from services.worker.engine.engine import Engine
+from services.worker.engine.self_check import CanaryFaultKind
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepResults
 from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from opentelemetry import propagate, trace
 
-from services.worker.cache.eviction import tickets_to_evict
+from services.worker.engine.kv_reservations import tickets_to_evict
 from shared.arrays import unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
 from shared.telemetry import MAX_STEP_EVENTS

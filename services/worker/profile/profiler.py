@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig

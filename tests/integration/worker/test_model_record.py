@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from services.worker.engine.canary import Canary, CanaryFaultKind
+from services.worker.engine.self_check import Canary, CanaryFaultKind
 from services.worker.io.model_record import check_canary
 from services.worker.model.model_runner import Runner
 from shared.arrays import pack_float32, pack_int32

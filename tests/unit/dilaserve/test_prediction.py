@@ -13,7 +13,7 @@ from dilaserve.prediction.training_runs import Prompt, TrainingRun, changing_run
 from services.predictor.model import StepPredictor
 from services.predictor.training import train
 from services.predictor.trajectories import examples
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
 from shared.errors import BadInput

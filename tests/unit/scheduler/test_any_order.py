@@ -12,7 +12,7 @@ from services.scheduler import events as ev
 from services.scheduler.core import MAX_ATTEMPTS
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from shared.arrays import Int64, unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind

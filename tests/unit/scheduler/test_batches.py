@@ -15,7 +15,7 @@ from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import IDLE
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from shared.arrays import Bool, Int64, unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepKind, StepResults
 from tests.support.engine_cell import MAX_REQUESTS, STEP_TIMEOUT_S, THRESHOLD, EngineCell, Text, dilaserve

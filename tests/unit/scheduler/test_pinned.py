@@ -12,7 +12,7 @@ from services.scheduler.events import Event, FinishRequest, InstanceLost, Reques
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import WHOLE
 from services.worker.model.model_runner import Runner

@@ -9,7 +9,7 @@ import pytest
 from services.scheduler.events import Event, FinishRequest, RequestArrived, SendJobs
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_runner import Runner

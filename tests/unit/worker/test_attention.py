@@ -128,7 +128,7 @@ def test_all_kernels_compute_the_same(recomputing: int, monkeypatch: pytest.Monk
     blocks = [Part(s, 1, 0, *s.block_range(0)) for s in resident[recomputing:]]
     found = []
     for kernel in (fallback, flash, exact):
-        store = KvStore(decoder, 256)
+        store = KvStore(decoder.kv_shape, 256)
         forward_packed(decoder, pack(whole, decoder.config), store, kernel)  # fills the store
         found.append(forward_packed(decoder, pack([*whole[:recomputing], *blocks], decoder.config), store, kernel))
     torch.testing.assert_close(found[0], found[2], atol=1e-5, rtol=0)

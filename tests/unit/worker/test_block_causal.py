@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from services.worker.cache.cache_mode import CacheMode, check_mode
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
+from services.worker.engine.cache_mode import CacheMode, check_mode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, EditRule, RequestTrace, decode_together
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.decoder import PackedDecoder, Shard
@@ -162,7 +162,7 @@ def test_a_finished_block_is_cached_together_with_the_next_blocks_step(name: str
         length = stop - start
         keys = ("finished_ids", "step_ids", "commit_ids", "next_ids", "logits_step", "logits_commit", "logits_next")
         for finished, step, commit, following, *wanted in zip(*(files[f"{case}/{key}"] for key in keys), strict=True):
-            store = KvStore(decoder, stop + length)
+            store = KvStore(decoder.kv_shape, stop + length)
             arriving = state(torch.cat((finished, step)), length, kv_start=0)
             assert_close(feed(decoder, Part(arriving, 0, 0, 0, stop), store)[start:], wanted[0])
             going_on = state(torch.cat((finished, commit, following)), length, kv_start=0)

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.cache.cache_mode import CacheMode
-from services.worker.cache.eviction import KvReservations
 from services.worker.cache.kv_allocator import KvAllocator, Region
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.kv_reservations import KvReservations
 from services.worker.engine.sequence_state import SequenceState, open_sequence
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.arrays import pack_int64, unpack_int64
 from shared.messages.steps import StepJobs, StepResults
@@ -188,7 +188,7 @@ def _most_side_by_side(regions: list[Region]) -> int:
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=12), st.randoms())
 def test_regions_keep_their_contents_when_they_move_together(sizes: list[int], order: Random) -> None:
     decoder = random_decoder()
-    store, reservations = KvStore(decoder, ROOM), KvReservations(CacheMode.DUAL, ROOM)
+    store, reservations = KvStore(decoder.kv_shape, ROOM), KvReservations(CacheMode.DUAL, ROOM)
     contents: dict[int, SequenceState] = {}
     for ticket, size in enumerate(sizes * 3):
         sequence = open_sequence(request(ticket, prompt=size, output=16).state, decoder.config)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from services.worker.cache.cache_mode import CacheMode
 from services.worker.engine.batch import Part, pack
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.sequence_state import open_sequence
 from services.worker.model.decoder import PackedDecoder

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.model_runner import Runner

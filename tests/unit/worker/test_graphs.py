@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from services.worker.cache.kv_store import KvStore
-from services.worker.engine.batch import ForwardBatch, Part, pack
+from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model.attention import fallback, varlen
 from services.worker.model.cuda_graphs import BLOCK, SIZES, CacheStepGraphs, Captured, size_for
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.forward_inputs import Transfer
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
@@ -58,7 +59,7 @@ class OnCpu(CacheStepGraphs):
 @torch.inference_mode()
 def test_a_replay_computes_the_same_as_the_packed_batch() -> None:
     decoder = random_decoder()
-    store = KvStore(decoder, CACHE_TOKENS)
+    store = KvStore(decoder.kv_shape, CACHE_TOKENS)
     graphs = OnCpu(decoder, store, fallback, Transfer(CPU))
     graphs.capture()
     for prompts in ([5], [5, 5, 9], [1, 2, 30, 31, 40], [3]):
@@ -73,7 +74,7 @@ def test_a_replay_computes_the_same_as_the_packed_batch() -> None:
 
 def test_a_batch_is_served_by_the_next_larger_size() -> None:
     decoder = random_decoder()
-    store = KvStore(decoder, CACHE_TOKENS)
+    store = KvStore(decoder.kv_shape, CACHE_TOKENS)
     assert [size_for(cache_steps([5] * count, decoder, store)) for count in (1, 3, 8)] == [1, 4, 8]
 
 
@@ -90,7 +91,7 @@ def test_recompute_steps_other_blocks_and_large_batches_have_no_graph() -> None:
 @torch.inference_mode()
 def test_a_replayed_graph_computes_the_same_as_the_eager_forward() -> None:
     decoder = random_decoder().to("cuda", torch.bfloat16)
-    store = KvStore(decoder, CACHE_TOKENS)
+    store = KvStore(decoder.kv_shape, CACHE_TOKENS)
 
     graphs = CacheStepGraphs(decoder, store, varlen, Transfer(torch.device("cuda")))
     graphs.capture()

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
 from shared.arrays import pack_int32, pack_int64, unpack_int64

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.cache.kv_store import CPU_SHARE, bytes_per_token, tokens_that_fit
+from services.worker.cache.kv_store import CPU_SHARE, tokens_that_fit
 from services.worker.model.decoder import PackedDecoder, Shard
 from services.worker.model.families import parse_config
 from services.worker.model.largest_batch import largest_batch
@@ -57,22 +57,25 @@ def test_the_page_cache_counts_as_free_memory() -> None:
     decoder = random_decoder()
     meminfo = Path("/proc/meminfo").read_text(encoding="ascii").split()
     available = 1024 * int(meminfo[meminfo.index("MemAvailable:") + 1])
-    fit = tokens_that_fit(decoder) * bytes_per_token(decoder)
+    fit = tokens_that_fit(decoder.kv_shape) * decoder.kv_shape.bytes_per_token
     assert fit == pytest.approx(CPU_SHARE * available, rel=0.5)  # other processes allocate and free memory too
 
 
 def test_the_ranks_of_a_cpu_share_its_memory() -> None:
     whole, shard = random_decoder(), PackedDecoder(parse_config(LLADA), Shard(0, 2))
-    fit = [tokens_that_fit(decoder) * bytes_per_token(decoder) for decoder in (whole, shard)]
+    fit = [
+        tokens_that_fit(decoder.kv_shape, ranks=decoder.shard.size) * decoder.kv_shape.bytes_per_token
+        for decoder in (whole, shard)
+    ]
     assert fit[1] == pytest.approx(fit[0] / 2, rel=0.5)
 
 
 def test_the_cache_leaves_room_for_the_largest_forward() -> None:
     decoder = random_decoder()
     kept = 1 << 30
-    without, beside = tokens_that_fit(decoder), tokens_that_fit(decoder, kept)
-    assert without - beside == pytest.approx(kept / bytes_per_token(decoder), rel=0.5)
-    assert tokens_that_fit(decoder, 1 << 60) == 0
+    without, beside = tokens_that_fit(decoder.kv_shape), tokens_that_fit(decoder.kv_shape, kept)
+    assert without - beside == pytest.approx(kept / decoder.kv_shape.bytes_per_token, rel=0.5)
+    assert tokens_that_fit(decoder.kv_shape, 1 << 60) == 0
 
 
 @pytest.mark.parametrize(("tokens", "requests", "fed"), [(8192, 64, 8192), (100, 64, 100), (8192, 4, 512), (1, 1, 2)])

@@ -75,7 +75,7 @@ def test_a_cached_forward_attends_to_the_keys_of_the_recompute_step(name: str, m
     cases = sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")})
     assert cases
     for case in cases:
-        store, resident = KvStore(decoder, CACHE_TOKENS), sequence(files[f"{case}/cache_input_ids"][0])
+        store, resident = KvStore(decoder.kv_shape, CACHE_TOKENS), sequence(files[f"{case}/cache_input_ids"][0])
         start, stop = files[f"{case}/block"].tolist()
         length = len(resident.canvas)
         forward(decoder, [Part(resident, 0, 0, 0, length)], store)

@@ -9,13 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.worker.cache.cache_mode import CacheMode
 from services.worker.cache.kv_allocator import Move
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine import batch_limit
 from services.worker.engine.batch_limit import MIN_ITERATIONS, RISES, BatchLimit
-from services.worker.engine.canary import Canary, CanaryCheck
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.self_check import Canary, CanaryCheck
 from services.worker.engine.step_results import IterationResult, StepReport
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_runner import Runner
@@ -133,7 +133,7 @@ def test_a_canary_without_memory_is_not_a_wrong_one() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 60))
 def test_a_region_moves_in_parts_over_its_own_target(distance: int, length: int) -> None:
-    store = KvStore(random_decoder(), 100)
+    store = KvStore(random_decoder().kv_shape, 100)
     store._moving = store._moving[:7]
     for layer in store._layers:
         layer.copy_(torch.arange(101.0).view(-1, 1, 1).expand_as(layer))

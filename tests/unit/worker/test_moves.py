@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.batch import ForwardBatch
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import WHOLE
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.weights import load
 from shared.arrays import pack_int32

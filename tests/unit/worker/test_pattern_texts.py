@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.model_runner import Runner

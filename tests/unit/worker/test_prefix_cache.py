@@ -8,9 +8,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.worker.cache.cache_mode import CacheMode
 from services.worker.cache.kv_allocator import Move
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.offline_decoder import CaseRequest, Decode, run_iterations
 from services.worker.model.families import read_config
@@ -78,10 +78,13 @@ def test_adjacent_pages_are_one_copy() -> None:
 
 def test_the_cache_keeps_room_for_the_longest_request() -> None:
     config = read_config(COPY / SETS[0])
-    small = PrefixSize.of(config.max_length + 5 * 16, 0.5, 16, config)
+    small = PrefixSize.of(config.max_length + 5 * 16, 0.5, 16, config.block_length, config.max_length)
     assert small.num_pages == 5
-    assert PrefixSize.of(config.max_length, 0.5, 16, config) == NO_PREFIXES
-    assert PrefixSize.of(100 * config.max_length, 0.25, 3, config).page_tokens == config.block_length
+    assert PrefixSize.of(config.max_length, 0.5, 16, config.block_length, config.max_length) == NO_PREFIXES
+    assert (
+        PrefixSize.of(100 * config.max_length, 0.25, 3, config.block_length, config.max_length).page_tokens
+        == config.block_length
+    )
 
 
 def make_engine(name: str, num_pages: int) -> Engine:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import services.worker.profile.stored_profile
-from services.worker.engine.batch import ForwardBatch
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import parse_config
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_loading import ModelChoice
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.profile.profiler import ProfilePlan, batch_sizes, full_plan, measure

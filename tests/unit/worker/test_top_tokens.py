@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.cache.cache_mode import CacheMode
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
 from services.worker.model.sampling import Vocabulary

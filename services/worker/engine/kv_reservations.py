@@ -9,9 +9,9 @@ A part of the cache may hold the beginnings of texts (`prefix_pages`). A request
 
 from collections.abc import Iterable
 
-from services.worker.cache.cache_mode import CacheMode
 from services.worker.cache.kv_allocator import KvAllocator, Move, Region
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from shared.arrays import unpack_int64
 from shared.messages.steps import StepJobs

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.cache.cache_mode import CacheMode
-from services.worker.engine.batch import ForwardBatch
-from services.worker.engine.canary import Canary, CanaryCheck, CanaryFault, CanaryFaultKind
+from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.self_check import Canary, CanaryCheck, CanaryFault, CanaryFaultKind
 from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.monitoring.metrics import WorkerMetrics
 from shared.arrays import Float64

@@ -1,0 +1,57 @@
+"""One forward as plain arrays: the tokens to feed, the keys each request attends to, and the rows that need the head.
+
+Packed: the fed tokens of all requests are concatenated. Shape letters: T fed tokens, N requests, S spans (runs of fed
+tokens of one request that attend to the same keys), R rows for the head (candidates: the masked positions of the
+current blocks, or where tokens may change all positions of their outputs).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.worker.cache.kv_allocator import Move
+from shared.arrays import Float64, Int64, UInt8
+
+NONE: Int64 = np.zeros(0, dtype=np.int64)
+NO_BITS: UInt8 = np.zeros((0, 0), dtype=np.uint8)
+
+
+def _none() -> Int64:
+    return NONE
+
+
+def _no_limits() -> Float64:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """The input of one forward: recompute parts first, parts of equal lengths next to each other."""
+
+    tokens: Int64  # [T]
+    positions: Int64  # [T], from the start of each request's canvas
+    lengths: Int64  # [S], tokens fed per span; their sum is T
+    key_starts: Int64  # [S], the first cache entry of the request; without a cache, its first row of the fed tokens
+    key_lengths: Int64  # [S], tokens that each span attends to, from there on
+    counts: Int64  # [N], candidates of each request, at least 1
+    num_recompute: int = 0  # the first requests feed all their tokens
+    write_entries: Int64 = field(default_factory=_none)  # [T], cache entries for the fed tokens; [0] without a cache
+    moves: Sequence[Move] = ()  # copies within the cache, made before all else
+    candidates: Int64 = field(default_factory=_none)  # [R], their positions, from the start of each request's canvas
+    rows: Int64 = field(default_factory=_none)  # [R], the fed token whose logits predict each candidate
+    current: Int64 = field(default_factory=_none)  # [R], the tokens there now: the mask, or one that may change
+    limits: Float64 = field(default_factory=_no_limits)  # [R], the probability that writes a token there
+    temperatures: Float64 = field(default_factory=_no_limits)  # [N]
+    seeds: Int64 = field(default_factory=_none)  # [N]
+    steps: Int64 = field(default_factory=_none)  # [N]
+    top_ps: Float64 = field(default_factory=_no_limits)  # [N], 1: no effect
+    top_ks: Int64 = field(default_factory=_none)  # [N], 0 or less: no effect
+    min_ps: Float64 = field(default_factory=_no_limits)  # [N], 0: no effect
+    top_logprobs: Int64 = field(default_factory=_none)  # [N], tokens whose probabilities are wanted at each candidate
+    # Of requests with a pattern: their candidates, and the tokens allowed there as bits, the first token the highest
+    constrained: Int64 = field(default_factory=_none)  # [A], indices of candidates
+    allowed: UInt8 = field(default_factory=lambda: NO_BITS)  # [A, ceil(V / 8)]
+    # Of requests with labels: the tokens of all possible labels, with the candidate of each
+    scored_rows: Int64 = field(default_factory=_none)  # [Q], indices of candidates
+    scored_tokens: Int64 = field(default_factory=_none)  # [Q]
