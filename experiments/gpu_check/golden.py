@@ -35,7 +35,7 @@ MODES = {
 def sequence(ids: torch.Tensor) -> SequenceState:
     canvas = ids.numpy().astype("int32")
     known = torch.full((len(ids),), torch.nan).numpy()
-    return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, kv_start=0)
+    return SequenceState(0, 0, len(ids), canvas, known, kv_start=0)
 
 
 def logits_pairs(model: str, decoder: PackedDecoder, kernel: Kernel) -> list[tuple[str, torch.Tensor, torch.Tensor]]:

@@ -112,7 +112,7 @@ def mixed_parts(config: ModelConfig, prompts: list[int]) -> tuple[list[Part], li
         tokens = np.random.default_rng(ticket).integers(0, config.mask_token_id, prompt)
         canvas = np.r_[tokens, [config.mask_token_id] * BLOCK].astype(np.int32)
         known = np.full(BLOCK, np.nan, dtype=np.float32)
-        resident.append(SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, kv_start=start))
+        resident.append(SequenceState(ticket, prompt, BLOCK, canvas, known, kv_start=start))
         start += len(canvas)
     whole = [Part(s, 0, 0, 0, len(s.canvas)) for s in resident]
     mixed = [whole[0], *(Part(s, 1, 0, *s.block_range(0)) for s in resident[1:])]

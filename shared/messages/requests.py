@@ -1,7 +1,7 @@
 """Requests and their outcomes. MessagePack between services; producers can send JSON."""
 
 import enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,7 +30,20 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 MAX_PATTERN_LENGTH = 100_000  # characters
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are drawn. These fields of a request go to the worker as they are."""
+
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0  # 0: greedy
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # draw from the most probable tokens of this total; 1: all
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] = 0  # draw from this many of them; 0 or -1: all
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # least probability of a drawn token over the highest one
+
+    def own_fields(self) -> dict[str, Any]:
+        """These fields alone."""
+        return {name: getattr(self, name) for name in Sampling.__struct_fields__}
+
+
+class Request(Sampling, frozen=True, kw_only=True, omit_defaults=True):
     """Gateway or internal producer -> scheduler: one request.
 
     Subject: dilaserve.<cell>.requests, of a named producer dilaserve.<cell>.requests.<producer>; its id in the cell is
@@ -51,11 +64,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # the client's quality floor
     # Tokens of the block change to one whose probability is higher; 1: none changes; None: as the cell has it
     edit_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0  # 0: greedy
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None: derived from the id
-    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # draw from the most probable tokens of this total; 1: all
-    top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] = 0  # draw from this many of them; 0 or -1: all
-    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # least probability of a drawn token over the highest one
     stop: list[str] = []
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] = []  # each ends the text
     ignore_eos: bool = False  # end-of-text tokens do not end the text

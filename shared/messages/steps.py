@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from shared.messages.requests import TopTokens
+from shared.messages.requests import Sampling, TopTokens
 
 Ticket = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -25,7 +25,7 @@ class StepKind(enum.IntEnum):
 RECOMPUTE, CACHE = int(StepKind.RECOMPUTE), int(StepKind.CACHE)  # enum members are slow to look up
 
 
-class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RequestState(Sampling, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request's state, for a worker that does not hold it. It replaces an older state of the same ticket."""
 
     ticket: int
@@ -33,11 +33,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     prompt_length: int  # tokens
     block_length: int  # tokens
     canvas: bytes  # int32 [P + O]: the prompt, then the output with its masks
-    temperature: float = 0.0
     seed: int = 0
-    top_p: float = 1.0  # as in Request
-    top_k: int = 0
-    min_p: float = 0.0
     trace: dict[str, str] = {}  # W3C trace context
     guesses: bool = False  # whether its client wants provisional tokens
     end_ids: bytes = b""  # int32 [e]: no block begins after one that contains one of these tokens

@@ -8,8 +8,9 @@ import numpy as np
 from services.worker.cache.kv_allocator import Move
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
-from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch
+from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch, sampling_table
 from shared.arrays import Int64, UInt8
+from shared.messages.requests import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class Part:
         return len(self.sequence.canvas) if self.rebuilds else self.num_tokens
 
     @property
-    def temperature(self) -> float:
+    def sampling(self) -> Sampling:
         """Of its tokens; labels are drawn whole."""
-        return 0.0 if self.sequence.choices else self.sequence.temperature
+        return Sampling() if self.sequence.choices else self.sequence.sampling
 
     @property
     def recomputes(self) -> bool:
@@ -93,12 +94,9 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         rows=predicted_by + np.repeat(offsets, counts),
         current=current.astype(np.int64),
         limits=limits,
-        temperatures=np.array([part.temperature for part in parts], dtype=np.float64),
+        sampling=sampling_table([part.sampling for part in parts]),
         seeds=np.array([part.sequence.seed for part in parts], dtype=np.int64),
         steps=np.array([part.step for part in parts], dtype=np.int64),
-        top_ps=np.array([part.sequence.top_p for part in parts], dtype=np.float64),
-        top_ks=np.array([part.sequence.top_k for part in parts], dtype=np.int64),
-        min_ps=np.array([part.sequence.min_p for part in parts], dtype=np.float64),
         top_logprobs=np.array([part.sequence.top_logprobs for part in parts], dtype=np.int64),
         constrained=constrained,
         allowed=allowed,

@@ -68,9 +68,9 @@ def read_choices(
 
 def _draw(scores: Float64, sequence: SequenceState, step: int) -> int:
     """The index of the label with the highest score; with a temperature, of one drawn by the scores."""
-    if sequence.temperature > 0:
+    if sequence.sampling.temperature > 0:
         random = np.random.default_rng((sequence.seed % (1 << 64), step))
-        scores = scores / sequence.temperature + random.gumbel(size=len(scores))
+        scores = scores / sequence.sampling.temperature + random.gumbel(size=len(scores))
     return int(scores.argmax())
 
 

@@ -123,7 +123,7 @@ def _parts(config: ModelConfig) -> list[Part]:
     canvases[canvases == config.mask_token_id] = (config.mask_token_id + 1) % config.vocab_size
     canvases[:, -block:] = config.mask_token_id
     unknown = np.full(block, np.nan, dtype=np.float32)
-    sequences = [SequenceState(i, length - block, block, canvas, unknown, 0.0, i) for i, canvas in enumerate(canvases)]
+    sequences = [SequenceState(i, length - block, block, canvas, unknown, seed=i) for i, canvas in enumerate(canvases)]
     return [Part(sequence, 0, 0, 0, length) for sequence in sequences]
 
 

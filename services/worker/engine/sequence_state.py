@@ -10,13 +10,15 @@ from services.worker.model.families import ModelConfig
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.state_sets import StateSets
 from shared.arrays import Float32, Int32, Int64, unpack_int32
+from shared.bus.codec import decode, encode
 from shared.edits import ends_block
 from shared.errors import BadInput
-from shared.messages.requests import MAX_TOP_LOGPROBS
+from shared.messages.requests import MAX_TOP_LOGPROBS, Sampling
 from shared.messages.steps import MAX_POST_STEPS, RequestState
 from shared.pinned import FREE, has_text_after_hole
 
 NO_REGION = -1
+GREEDY = Sampling()
 NO_IDS: Int32 = np.zeros(0, dtype=np.int32)
 
 
@@ -29,11 +31,8 @@ class SequenceState:
     block_length: int
     canvas: Int32  # the prompt, then the output with its masks
     confidences: Float32  # of each output token when it was unmasked; NaN: unknown
-    temperature: float
-    seed: int
-    top_p: float = 1.0  # 1: no effect
-    top_k: int = 0  # 0 or less: no effect
-    min_p: float = 0.0  # 0: no effect
+    sampling: Sampling = GREEDY
+    seed: int = 0
     edit_threshold: float = 1.0  # 1: no effect
     max_post_steps: int = MAX_POST_STEPS  # with edits: as in RequestState
     post_steps: int = 0  # with edits: as in RequestState
@@ -127,15 +126,10 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
     _check_lengths(state, len(canvas), config)
     if canvas.min() < 0 or canvas.max() >= config.vocab_size:
         raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
-    if not 0 <= state.temperature < float("inf"):
-        raise BadInput(f"temperature must be at least 0 and finite, got {state.temperature}", "temperature")
     if not -(2**63) <= state.seed < 2**63:
         raise BadInput(f"seed must fit in 64 bits, got {state.seed}", "seed")
-    for name, share in (("top_p", state.top_p), ("min_p", state.min_p), ("edit_threshold", state.edit_threshold)):
-        if not 0 <= share <= 1:
-            raise BadInput(f"{name} must be in 0..1, got {share}", name)
-    if not -1 <= state.top_k < 2**31:
-        raise BadInput(f"top_k must be in -1..{2**31 - 1}, got {state.top_k}", "top_k")
+    if not 0 <= state.edit_threshold <= 1:
+        raise BadInput(f"edit_threshold must be in 0..1, got {state.edit_threshold}", "edit_threshold")
     if not 0 <= state.top_logprobs <= MAX_TOP_LOGPROBS:
         raise BadInput(f"top_logprobs must be in 0..{MAX_TOP_LOGPROBS}, got {state.top_logprobs}", "top_logprobs")
     if state.pattern and state.edit_threshold < 1:
@@ -149,11 +143,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         block_length=state.block_length,
         canvas=canvas,
         confidences=np.full(len(canvas) - state.prompt_length, np.nan, dtype=np.float32),
-        temperature=state.temperature,
+        sampling=decode(encode(Sampling(**state.own_fields())), Sampling),  # which checks the bounds
         seed=state.seed,
-        top_p=state.top_p,
-        top_k=state.top_k,
-        min_p=state.min_p,
         edit_threshold=state.edit_threshold,
         max_post_steps=state.max_post_steps,
         post_steps=state.post_steps,

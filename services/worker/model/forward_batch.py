@@ -7,14 +7,24 @@ current blocks, or where tokens may change all positions of their outputs).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from msgspec.structs import astuple
+from numpy.typing import NDArray
 
 from services.worker.cache.kv_allocator import Move
 from shared.arrays import Float64, Int64, UInt8
+from shared.messages.requests import Sampling
 
 NONE: Int64 = np.zeros(0, dtype=np.int64)
 NO_BITS: UInt8 = np.zeros((0, 0), dtype=np.uint8)
+SAMPLING = np.dtype([(name, np.float64) for name in Sampling.__struct_fields__])
+
+
+def sampling_table(rows: Sequence[Sampling]) -> NDArray[Any]:
+    """A structured array with a column for each field, as float64. Shapes: [N]."""
+    return np.array([astuple(row) for row in rows], dtype=SAMPLING)
 
 
 def _none() -> Int64:
@@ -42,12 +52,9 @@ class ForwardBatch:
     rows: Int64 = field(default_factory=_none)  # [R], the fed token whose logits predict each candidate
     current: Int64 = field(default_factory=_none)  # [R], the tokens there now: the mask, or one that may change
     limits: Float64 = field(default_factory=_no_limits)  # [R], the probability that writes a token there
-    temperatures: Float64 = field(default_factory=_no_limits)  # [N]
+    sampling: NDArray[Any] = field(default_factory=lambda: sampling_table([]))  # [N]
     seeds: Int64 = field(default_factory=_none)  # [N]
     steps: Int64 = field(default_factory=_none)  # [N]
-    top_ps: Float64 = field(default_factory=_no_limits)  # [N], 1: no effect
-    top_ks: Int64 = field(default_factory=_none)  # [N], 0 or less: no effect
-    min_ps: Float64 = field(default_factory=_no_limits)  # [N], 0: no effect
     top_logprobs: Int64 = field(default_factory=_none)  # [N], tokens whose probabilities are wanted at each candidate
     # Of requests with a pattern: their candidates, and the tokens allowed there as bits, the first token the highest
     constrained: Int64 = field(default_factory=_none)  # [A], indices of candidates

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from services.worker.model.families import ModelConfig
-from services.worker.model.forward_batch import ForwardBatch
+from services.worker.model.forward_batch import ForwardBatch, sampling_table
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import RankGroup
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, Sampling
 
 
 def largest_batch(config: ModelConfig, tokens: int, requests: int) -> ForwardBatch:
@@ -32,12 +32,9 @@ def largest_batch(config: ModelConfig, tokens: int, requests: int) -> ForwardBat
         rows=last_block,
         current=np.full(count * block, config.mask_token_id),
         limits=np.ones(count * block),
-        temperatures=np.ones(count),
+        sampling=sampling_table([Sampling(temperature=1.0, top_p=0.9)] * count),
         seeds=request,
         steps=request,
-        top_ps=np.full(count, 0.9),
-        top_ks=np.zeros(count, dtype=np.int64),
-        min_ps=np.zeros(count),
     )
 
 

@@ -19,7 +19,7 @@ from services.worker.model.row_padding import MIN_ROWS
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
 from services.worker.model.selection import select
 from services.worker.model.top_logits import combine_top, top_logits
-from services.worker.model.truncation import Truncation, lowest_logits
+from services.worker.model.truncation import LIMITS, Truncation, is_truncated, lowest_logits
 from shared.arrays import Bool, Float64, Int64
 
 NO_TOKEN = -1  # of a rank that is out of memory
@@ -185,9 +185,10 @@ class Runner:
         return self._gather(own).amax(dim=0) if self._gather else own
 
     def _noise(self, batch: ForwardBatch) -> Noise | None:
-        if not batch.temperatures.any():
+        temperatures = batch.sampling["temperature"]
+        if not temperatures.any():
             return None
-        temperature, seed, step = (x.repeat(batch.counts) for x in (batch.temperatures, batch.seeds, batch.steps))
+        temperature, seed, step = (x.repeat(batch.counts) for x in (temperatures, batch.seeds, batch.steps))
         return Noise(*self._noise_transfer.put([temperature, seed, step, batch.candidates]))
 
     def _floor(self, logits: Tensor, batch: ForwardBatch) -> Tensor | None:
@@ -196,7 +197,7 @@ class Runner:
         if not len(rows):
             return None
         request = np.arange(len(batch.counts)).repeat(batch.counts)[rows]
-        limits = (x[request] for x in (batch.temperatures, batch.top_ps, batch.top_ks, batch.min_ps))
+        limits = [batch.sampling[name][request] for name in LIMITS]
         truncation = Truncation(*self._truncation_transfer.put([rows, *limits]))
         whole = self._gather(logits).movedim(0, 1).flatten(1) if self._gather else logits  # [R, V of all ranks]
         return lowest_logits(whole, truncation, self.config.mask_token_id)
@@ -221,7 +222,6 @@ def _to_host(found: Sequence[Tensor]) -> list[Float64]:
 
 def truncated_rows(batch: ForwardBatch) -> Int64:
     """The candidates that are drawn from a truncated distribution: indices [F]."""
-    if not batch.temperatures.any():
+    if not batch.sampling["temperature"].any():
         return batch.counts[:0]
-    truncated = (batch.top_ps < 1) | (batch.top_ks > 0) | (batch.min_ps > 0)
-    return np.flatnonzero((truncated & (batch.temperatures > 0)).repeat(batch.counts))
+    return np.flatnonzero(is_truncated(batch.sampling).repeat(batch.counts))

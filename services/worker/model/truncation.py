@@ -1,22 +1,35 @@
 """Truncates the distributions that tokens are drawn from: `top_p`, `top_k` and `min_p`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.model.sampling import CHUNK_ELEMENTS
+from shared.arrays import Bool
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The truncated rows and their limits. Shapes: all [F]."""
+    """The truncated rows and their limits, named as in Sampling. Shapes: all [F]."""
 
     rows: Tensor  # int64, of the logits
     temperature: Tensor  # float64, above 0
     top_p: Tensor  # float64 in [0, 1]; 1: no effect
-    top_k: Tensor  # int64; 0 or less: no effect
+    top_k: Tensor  # float64; 0 or less: no effect
     min_p: Tensor  # float64 in [0, 1]; 0: no effect
+
+
+LIMITS = [field.name for field in fields(Truncation)][1:]
+
+
+def is_truncated(sampling: NDArray[Any]) -> Bool:
+    """Whether the distribution of each row is truncated. `sampling`: of `sampling_table`. Shapes: [N] -> [N]."""
+    truncates = (sampling["top_p"] < 1) | (sampling["top_k"] > 0) | (sampling["min_p"] > 0)
+    is_drawn: Bool = sampling["temperature"] > 0
+    return is_drawn & truncates
 
 
 def lowest_logits(logits: Tensor, truncation: Truncation, mask_token_id: int) -> Tensor:

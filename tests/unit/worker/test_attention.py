@@ -116,7 +116,7 @@ def sequence(ticket: int, prompt: int) -> SequenceState:
     tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
     canvas = np.r_[tokens, [MASK_ID] * BLOCK].astype(np.int32)
     known = np.full(BLOCK, np.nan, dtype=np.float32)
-    return SequenceState(ticket, prompt, BLOCK, canvas, known, 0.0, 0, kv_start=64 * ticket)
+    return SequenceState(ticket, prompt, BLOCK, canvas, known, kv_start=64 * ticket)
 
 
 @torch.inference_mode()

@@ -127,9 +127,8 @@ def test_a_degree_that_does_not_fit_is_refused_in_one_line(name: str, degree: in
 
 def state(ids: Tensor, block_length: int, kv_start: int = NO_REGION) -> SequenceState:
     canvas = ids.numpy().astype("int32")
-    return SequenceState(
-        0, 0, block_length, canvas, canvas.astype("float32"), 0.0, 0, kv_start=kv_start, is_aligned=True
-    )
+    known = canvas.astype("float32")
+    return SequenceState(0, 0, block_length, canvas, known, kv_start=kv_start, is_aligned=True)
 
 
 def feed(decoder: PackedDecoder, part: Part, store: KvStore | None = None) -> Tensor:

@@ -30,7 +30,7 @@ def sequences(prompts: list[int], block: int = BLOCK) -> list[SequenceState]:
         tokens = np.random.default_rng(ticket).integers(0, 50, prompt)
         canvas = np.r_[tokens, [MASK_ID] * 2 * block].astype(np.int32)
         known = np.full(2 * block, np.nan, dtype=np.float32)
-        resident.append(SequenceState(ticket, prompt, block, canvas, known, 0.0, 0, kv_start=first))
+        resident.append(SequenceState(ticket, prompt, block, canvas, known, kv_start=first))
         first += len(canvas)
     return resident
 

@@ -30,7 +30,7 @@ def sequence(ids: Tensor) -> SequenceState:
     """A request with an empty prompt and one block, with its own cache entries."""
     canvas = ids.numpy().astype(np.int32)
     known = np.full(len(ids), np.nan, dtype=np.float32)
-    return SequenceState(0, 0, len(ids), canvas, known, 0.0, 0, kv_start=0)
+    return SequenceState(0, 0, len(ids), canvas, known, kv_start=0)
 
 
 def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = None) -> list[Tensor]:
