@@ -1,4 +1,4 @@
-"""Planning time by the size of the cluster: both stages, both solvers, with and without a cache.
+"""Planning time by the size of the cluster: both stages, with and without a cache.
 
 python -m experiments.planner_scale --gpus 4,16,64,256,1024
 """
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from experiments.report import RESULTS, Report
-from services.reconfigurator.planning.plan import Capacity, Placement, Solver
+from services.reconfigurator.planning.plan import Capacity, Placement
 from services.reconfigurator.planning.plan_input import PlanInput, Workload, WorkloadClass, plan_input
 from services.reconfigurator.planning.stage1_capacity import find_capacity
 from services.reconfigurator.planning.stage2_assignment import plan_transition
@@ -71,12 +71,12 @@ def draw_transition(gpus: int, per_node: int) -> tuple[list[Placement], dict[int
 
 
 NOTE = "CPU s: planner and solver together; elapsed s includes the time that other programs took of the core."
-COLUMNS = "GPUs", "nodes", "stage", "solver", "CPU s", "elapsed s", "result", "gap"
+COLUMNS = "GPUs", "nodes", "stage", "CPU s", "elapsed s", "result", "gap"
 
 
-def run_stage1(p: PlanInput, solver: Solver, time_limit_s: float) -> tuple[str, str]:
+def run_stage1(p: PlanInput, time_limit_s: float) -> tuple[str, str]:
     """The result, and the gaps of the primary and secondary objectives."""
-    found = find_capacity(p, solver=solver, time_limit_s=time_limit_s)
+    found = find_capacity(p, time_limit_s)
     if not isinstance(found, Capacity):
         return found.name.lower(), ""
     instances = " + ".join(f"{count} TP-{degree}" for degree, count in found.instances_per_tp.items())
@@ -84,11 +84,11 @@ def run_stage1(p: PlanInput, solver: Solver, time_limit_s: float) -> tuple[str, 
     return result, f"{_gap(found.mean_threshold_gap)}, {_gap(found.slack_gap)}"
 
 
-def run_stage2(gpus: int, per_node: int, solver: Solver, time_limit_s: float) -> tuple[str, str]:
+def run_stage2(gpus: int, per_node: int, time_limit_s: float) -> tuple[str, str]:
     """The result and its gap."""
     current, required = draw_transition(gpus, per_node)
     nodes = [per_node] * (gpus // per_node)
-    found = plan_transition(current, required, nodes, solver=solver, time_limit_s=time_limit_s)
+    found = plan_transition(current, required, nodes, time_limit_s)
     status = "optimal" if found.gap == 0 else "feasible"
     return f"{status}: {found.preserved} of {len(current)} preserved, {len(found.steps)} steps", _gap(found.gap)
 
@@ -102,13 +102,12 @@ def timed(run: Callable[[], tuple[str, str]]) -> tuple[str, str, str, str]:
 
 
 def rows(gpus: int, per_node: int, profile: LatencyProfile, time_limit_s: float) -> Iterator[tuple[object, ...]]:
-    """The rows of one cluster: every stage with every solver."""
+    """The rows of one cluster: every stage."""
     nodes = f"{gpus // per_node} x {per_node}"
-    for solver in Solver:
-        for cached, stage in ((False, "1"), (True, "1, cache")):
-            p = plan_input(draw_workload(gpus, per_node, RPS_PER_GPU[cached]), profile, cached=cached)
-            yield gpus, nodes, stage, solver, *timed(partial(run_stage1, p, solver, time_limit_s))
-        yield gpus, nodes, "2", solver, *timed(partial(run_stage2, gpus, per_node, solver, time_limit_s))
+    for cached, stage in ((False, "1"), (True, "1, cache")):
+        p = plan_input(draw_workload(gpus, per_node, RPS_PER_GPU[cached]), profile, cached=cached)
+        yield gpus, nodes, stage, *timed(partial(run_stage1, p, time_limit_s))
+    yield gpus, nodes, "2", *timed(partial(run_stage2, gpus, per_node, time_limit_s))
 
 
 def main(

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from services.reconfigurator.planning.plan import Plan, PlanStatus, Solver
+from services.reconfigurator.planning.plan import Plan, PlanStatus
 from services.reconfigurator.planning.plan_input import Workload, plan_input
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.planning.smallest_cluster import TOLERANCE, can_meet_slos, min_gpus, nodes_of, smallest
@@ -46,7 +46,6 @@ class ClusterSearch:
     cached: bool
     min_threshold: float
     min_attainment: float | None = None  # of a simulation with Poisson arrivals; None: no simulation
-    solver: Solver = Solver.CBC
     time_limit_s: float = 60.0  # for each stage of each plan
     seed: int = 0
 
@@ -59,7 +58,7 @@ class ClusterSearch:
 
         def suffices(gpus: int) -> bool:
             resized = replace(p, nodes=nodes_of(gpus, per_node))
-            plans[gpus] = make_plan(resized, [], solver=self.solver, time_limit_s=self.time_limit_s)
+            plans[gpus] = make_plan(resized, [], time_limit_s=self.time_limit_s)
             tried.append(cluster := self._judged(plans[gpus], gpus))
             on_tried(cluster)
             return cluster.suffices

@@ -175,7 +175,6 @@ def _start_reconfigurator(
         ),
         prior=dict(zip(thresholds, scenario.steps.tokens_at(np.array(thresholds)).tolist(), strict=True)),
         cached=scenario.caching,
-        solver=DEFAULTS.solver,
         solve_s=settings.solve_s,
     )
     SimulatedReconfigurator(settings, planner, profile, cluster, make_instance).start(specs)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
 
 from dilaserve.outputs import check_file, number, open_progress, percent
-from services.reconfigurator.planning.plan import Plan, Solver, read_current
+from services.reconfigurator.planning.plan import Plan, read_current
 from shared.errors import BadInput, DilaserveError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def plan(
     profile: Annotated[Path, typer.Option(help="PROFILE.csv: the latency profile, as `dilaserve profile` writes it.")],
     out: Annotated[Path, typer.Option(help="Write the plan to this file.")],
     current: Annotated[Path | None, typer.Option(help="PLAN.json whose instances run now; default: none.")] = None,
-    solver: Annotated[Solver, typer.Option(help="Solver of the integer programs.")] = Solver.CBC,
+    solver: Annotated[Literal["cbc"], typer.Option(help="Solver of the integer programs.")] = "cbc",  # noqa: ARG001
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Plan for serving with a KV cache.")] = True,
     min_threshold: Annotated[
         float | None,
@@ -50,7 +50,7 @@ def plan(
     if min_threshold is None and min_attainment is None:
         running = read_current(current) if current is not None else []
         p = plan_input(given, costs, cached=cache)
-        made = make_plan(p, running, solver=solver, time_limit_s=time_limit)
+        made = make_plan(p, running, time_limit_s=time_limit)
         report, content = _report(made), msgspec.to_builtins(made, str_keys=True)
     else:
         if current is not None:
@@ -63,7 +63,6 @@ def plan(
             cached=cache,
             min_threshold=min_threshold or 0.0,
             min_attainment=min_attainment,
-            solver=solver,
             time_limit_s=time_limit,
         )
         made, tried = _smallest(search)

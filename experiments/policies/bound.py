@@ -25,7 +25,6 @@ from experiments.policies.store import RunStore
 from experiments.policies.study import selected
 from experiments.policies.tables import NAME
 from experiments.report import RESULTS, Report
-from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.solver import SolverStatus, solve
 from shared.arrays import Float64, Int64
 from shared.messages.steps import StepKind
@@ -109,7 +108,7 @@ def highest_accuracy(load: FluidLoad, accuracy: Float64, instances: int) -> floa
     m.accuracy = pyo.Objective(
         expr=sum(float(worth[g, c]) * m.share[g, c] for g in groups for c in candidates), sense=pyo.maximize
     )
-    result = solve(m, Solver.CBC, SOLVE_S)
+    result = solve(m, SOLVE_S)
     return float(pyo.value(m.accuracy)) if result.status is SolverStatus.OPTIMAL else None
 
 

@@ -90,7 +90,7 @@ def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | No
     )
     cached = cache != "none"
     return ReconfigurationConfig(
-        planner=Planner(nodes, planning, prior, cached, settings.solver, settings.solve_s),
+        planner=Planner(nodes, planning, prior, cached, settings.solve_s),
         profile=read_profile(Path(settings.profile)) if settings.profile else LatencyProfile({}),
         predictor=card.version if card else None,
     )

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from services.reconfigurator.planning.plan import Solver
 from shared.messages.cell import CacheName
 from shared.settings import OptionalNatsUrl, Positive, Seconds, ServiceSettings
 
@@ -28,7 +27,7 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     request_retention_s: Retention = 7_776_000.0  # seconds from a request's arrival for which Postgres keeps its row
     rps_buffer: Annotated[float, msgspec.Meta(ge=0)] = 0.1  # headroom over the observed rate (0.1 = 10 %)
     wanted_threshold: Threshold = 0.85  # mean threshold for which the metric `wanted_gpus` counts the GPUs
-    solver: Solver = Solver.CBC  # solver of the integer programs
+    solver: Literal["cbc"] = "cbc"  # solver of the integer programs; the only one, so the next release ignores it
     solve_s: Seconds = 60.0  # time limit in seconds of each planning stage
     drain_s: Seconds = 10.0  # seconds that a drained instance keeps requests until their next recompute step
     start_s: Seconds = 300.0  # seconds that an instance has to become ready after its launch

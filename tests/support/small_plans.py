@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 
-import highspy
 import numpy as np
+from scipy.optimize import linprog
 
 from services.reconfigurator.planning.plan import Placement
 from services.reconfigurator.planning.plan_input import PlanInput, Workload, WorkloadClass, plan_input
@@ -14,6 +14,8 @@ from services.reconfigurator.planning.stage1_capacity import TIE
 from shared.arrays import Float64
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
+
+OPTIMAL, INFEASIBLE = 0, 2  # status of linprog
 
 Unknown = tuple[StepKind, int, str, int]  # kind of step, class, "c" or "d", threshold or TP degree
 
@@ -110,24 +112,10 @@ class _Program:
         return row, limit
 
     def _minimise(self, cost: Float64, below: Sequence[tuple[Float64, float]]) -> float | None:
-        rows, limits = zip(*below, *self.equal, strict=True)
-        unlimited = np.full(len(cost), highspy.kHighsInf)
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(cost), len(rows)
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.zeros(len(cost)), unlimited
-        lp.row_lower_ = np.concatenate([np.full(len(below), -highspy.kHighsInf), limits[len(below) :]])
-        lp.row_upper_ = np.array(limits)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = len(cost) * np.arange(len(rows) + 1)
-        lp.a_matrix_.index_ = np.tile(np.arange(len(cost)), len(rows))
-        lp.a_matrix_.value_ = np.concatenate(rows)
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        solver.silent()
-        solver.passModel(lp)
-        solver.run()
-        status = solver.getModelStatus()
-        assert status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible), status
-        return solver.getObjectiveValue() if status == highspy.HighsModelStatus.kOptimal else None
+        (above, limits), (equal, totals) = zip(*below, strict=True), zip(*self.equal, strict=True)
+        found = linprog(cost, np.array(above), np.array(limits), np.array(equal), np.array(totals))
+        assert found.status in (OPTIMAL, INFEASIBLE), found.message
+        return float(found.fun) if found.status == OPTIMAL else None
 
 
 def _stability(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
-from services.reconfigurator.planning.plan import Plan, Solver
+from services.reconfigurator.planning.plan import Plan
 from services.reconfigurator.planning.plan_input import PlanInput, plan_input
 from services.reconfigurator.planning.workload_stats import (
     PlanningSettings,
@@ -53,7 +53,6 @@ class Planner:
     planning: PlanningSettings
     prior: Mapping[float, float]
     cached: bool
-    solver: Solver
     solve_s: float
 
     def decide(self, context: PlanningContext, at_s: float) -> PlanRecord:
@@ -119,7 +118,7 @@ class Planner:
         per_node = max([*degrees, *(node.gpus for node in self.nodes)])
         p = self._plan_input(context, loads, tokens, degrees, [per_node])
         highest = min(min_threshold, max(self.planning.thresholds))
-        return gpus_for_threshold(p, highest, per_node, solver=self.solver, time_limit_s=self.solve_s)
+        return gpus_for_threshold(p, highest, per_node, self.solve_s)
 
     def _start_all(self, context: PlanningContext, record: PlanRecord) -> PlanRecord:
         """Start with the highest throughput until the workload is known."""
@@ -142,7 +141,6 @@ class Planner:
             self._plan_input(context, record.classes, record.tokens_per_step, degrees, nodes),
             to_placements(context.running, self.nodes, context.nodes_up),
             heading_for=to_placements(context.heading_for, self.nodes, context.nodes_up),
-            solver=self.solver,
             time_limit_s=self.solve_s,
             growing=context.trigger.growing,
         )

@@ -9,11 +9,6 @@ import msgspec
 from shared.errors import BadInput
 
 
-class Solver(StrEnum):
-    CBC = "cbc"
-    HIGHS = "highs"
-
-
 class PlanStatus(StrEnum):
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"  # the best found in the time given

@@ -10,7 +10,7 @@ import msgspec
 
 from services.reconfigurator.planning.acceptance import MIN_GAIN, should_reconfigure
 from services.reconfigurator.planning.fallback import fall_back
-from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, PlanStatus, Solver
+from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, PlanStatus
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import SolverStatus
 from services.reconfigurator.planning.spare_gpus import fill_spare_gpus
@@ -25,7 +25,6 @@ def make_plan(
     current: Sequence[Placement],
     *,
     heading_for: Sequence[Placement] | None = None,
-    solver: Solver = Solver.CBC,
     time_limit_s: float = TIME_LIMIT_S,
     growing: bool = False,
 ) -> Plan:
@@ -36,10 +35,10 @@ def make_plan(
     Raises: BadInput if `current` does not fit the nodes; RetryLater if Stage 2 needs more time.
     """
     start_s = monotonic()
-    found = find_capacity(p, solver=solver, time_limit_s=time_limit_s, growing=growing)
-    capacity = _capacity_or_fallback(p, found, solver, growing=growing)
+    found = find_capacity(p, time_limit_s, growing=growing)
+    capacity = _capacity_or_fallback(p, found, growing=growing)
     stage1_s = monotonic() - start_s
-    assignment = plan_transition(current, capacity.instances_per_tp, p.nodes, solver=solver, time_limit_s=time_limit_s)
+    assignment = plan_transition(current, capacity.instances_per_tp, p.nodes, time_limit_s)
     stage2_s = monotonic() - start_s - stage1_s
     status = capacity.status
     if status is PlanStatus.OPTIMAL and assignment.gap != 0:
@@ -51,7 +50,7 @@ def make_plan(
         preserved_gap=assignment.gap,
         steps=assignment.steps,
         decision=_decide(
-            p, found, capacity, current if heading_for is None else heading_for, solver, time_limit_s, growing=growing
+            p, found, capacity, current if heading_for is None else heading_for, time_limit_s, growing=growing
         ),
         solve_s=monotonic() - start_s,
         stage1_s=stage1_s,
@@ -59,9 +58,9 @@ def make_plan(
     )
 
 
-def _capacity_or_fallback(p: PlanInput, found: Capacity | SolverStatus, solver: Solver, *, growing: bool) -> Capacity:
+def _capacity_or_fallback(p: PlanInput, found: Capacity | SolverStatus, *, growing: bool) -> Capacity:
     if isinstance(found, Capacity):
-        return found if growing else fill_spare_gpus(p, found, solver)
+        return found if growing else fill_spare_gpus(p, found)
     infeasible = found is SolverStatus.INFEASIBLE
     return fall_back(p, "no configuration meets every SLO" if infeasible else "none was found within the time limit")
 
@@ -71,7 +70,6 @@ def _decide(
     found: Capacity | SolverStatus,
     target: Capacity,
     current: Sequence[Placement],
-    solver: Solver,
     time_limit_s: float,
     *,
     growing: bool,
@@ -79,7 +77,7 @@ def _decide(
     if not current:
         return Decision(take=True, reason="nothing runs yet")
     instances = Counter(placement.tp for placement in current)
-    evaluate = partial(find_capacity, solver=solver, time_limit_s=time_limit_s, instances=instances)
+    evaluate = partial(find_capacity, time_limit_s=time_limit_s, instances=instances)
     evaluated = evaluate(p)
     failing = isinstance(found, Capacity) and evaluated is SolverStatus.INFEASIBLE
     return should_reconfigure(

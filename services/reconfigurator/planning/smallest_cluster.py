@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
-from services.reconfigurator.planning.plan import Capacity, Solver
+from services.reconfigurator.planning.plan import Capacity
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.stage1_capacity import find_capacity
 from services.reconfigurator.planning.throughput import min_busy_instances, min_steps
@@ -29,9 +29,7 @@ def smallest(suffices: Callable[[int], bool], at_least: int, at_most: int = MAX_
     return high
 
 
-def gpus_for_threshold(
-    p: PlanInput, min_threshold: float, gpus_per_node: int, *, solver: Solver, time_limit_s: float
-) -> int | None:
+def gpus_for_threshold(p: PlanInput, min_threshold: float, gpus_per_node: int, time_limit_s: float) -> int | None:
     """The fewest GPUs with which Stage 1 meets every SLO at a mean threshold of at least `min_threshold`.
 
     Units: `time_limit_s` for each cluster size that is tried. Returns: None if MAX_GPUS do not suffice.
@@ -39,7 +37,7 @@ def gpus_for_threshold(
 
     def suffices(gpus: int) -> bool:
         resized = replace(p, nodes=nodes_of(gpus, gpus_per_node))
-        found = find_capacity(resized, solver=solver, time_limit_s=time_limit_s)
+        found = find_capacity(resized, time_limit_s)
         return isinstance(found, Capacity) and found.mean_threshold >= min_threshold - TOLERANCE
 
     return smallest(suffices, min_gpus(p)) if can_meet_slos(p) else None

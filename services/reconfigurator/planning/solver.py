@@ -1,37 +1,38 @@
-"""Runs a solver on a Pyomo model and checks its answer.
+"""Runs CBC on a Pyomo model, through Pyomo, and checks its answer.
 
 A solver that ran out of time has proven neither optimality nor infeasibility. A solution counts only if it satisfies
 the model, integers included: CBC returns the solution of a relaxation if it must stop.
 """
 
 import re
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import isfinite
 from pathlib import Path
+from subprocess import TimeoutExpired
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
 
 import cbcbox
 import pyomo.environ as pyo
-from pyomo.contrib.solver.common.factory import SolverFactory
-from pyomo.contrib.solver.common.results import TerminationCondition
-from pyomo.repn.plugins.lp_writer import LPWriter
+from pyomo.common.errors import ApplicationError
+from pyomo.opt import SolverStatus as ProcessStatus
+from pyomo.opt import TerminationCondition
 
-from services.reconfigurator.planning.plan import Solver
 from shared.errors import DilaserveError
 
 GAP = 1e-6  # relative; a solution within it counts as optimal
 TOLERANCE = 1e-5  # how far a constraint (relative) or an integer may be off in an accepted solution
-INCREMENT = 1e-9  # the least improvement of a new solution; CBC's default, 1e-4, is absolute and too coarse
-NO_BOUND_PROPAGATION = ("-boundPropLevel", "singletons")  # CBC 2.935's calls feasible models infeasible
-MIN_TIME_LIMIT_S = 0.01  # solvers accept no limit of 0
-GRACE_S = 10.0  # CBC checks the clock only now and then
-# Texts of CBC's solution file, whose first line is its status, and of its log; compared in lower case.
-CBC_OPTIMAL = "optimal"
-CBC_INFEASIBLE = "infeasible"  # "Infeasible", "Integer infeasible"
-CBC_NO_SOLUTION = "no integer solution"  # "Stopped on time (no integer solution - continuous used)"
-CBC_STOPPED = "stopped on "  # "Stopped on time"; in the log "LP relaxation stopped on time limit"
+MIN_TIME_LIMIT_S = 0.01  # CBC accepts no limit of 0
+GRACE_S = 10.0  # CBC checks the clock only now and then; after this it is killed
+OPTIONS = {
+    "ratioGap": GAP,
+    "increment": 1e-9,  # the least improvement of a new solution; CBC's default, 1e-4, is absolute and too coarse
+    "boundPropLevel": "singletons",  # more bound propagation of CBC 2.935 calls feasible models infeasible
+    "rowReduction": "off",  # Pyomo reads no solution of a model without rows
+}
+BOUND = re.compile(r"^(?:Upper|Lower) bound:\s+(\S+)", re.MULTILINE)  # in CBC's log; Pyomo reads only that of a minimum
 
 
 class SolverStatus(Enum):
@@ -53,79 +54,47 @@ class SolverResult:
         return self.status in (SolverStatus.OPTIMAL, SolverStatus.FEASIBLE)
 
 
-def solve(model: pyo.ConcreteModel, solver: Solver, time_limit_s: float) -> SolverResult:
+def solve(model: pyo.ConcreteModel, time_limit_s: float) -> SolverResult:
     """Maximise the model's active objective on one core.
 
     Modifies: the values of the model's variables, only if a solution was found.
     Raises: DilaserveError if the solver fails.
     """
-    old_values = [(v, v.value) for v in model.component_data_objects(pyo.Var)]
-    run = _run_cbc if solver is Solver.CBC else _run_highs
-    status, bound = run(model, max(time_limit_s, MIN_TIME_LIMIT_S))
-    if status is SolverStatus.INFEASIBLE:
-        return SolverResult(status)
-    if status is SolverStatus.UNKNOWN or not _is_satisfied(model):
+    time_limit_s, start_s = max(time_limit_s, MIN_TIME_LIMIT_S), monotonic()
+    try:
+        results, bound = _run_cbc(model, time_limit_s)
+    except TimeoutExpired:
+        return SolverResult(SolverStatus.UNKNOWN)
+    if results.solver.termination_condition == TerminationCondition.infeasible:
+        # After its time CBC may call infeasible what it has not decided
+        proven = monotonic() - start_s < time_limit_s
+        return SolverResult(SolverStatus.INFEASIBLE if proven else SolverStatus.UNKNOWN)
+    old_values = [(variable, variable.value) for variable in model.component_data_objects(pyo.Var)]
+    results.solver.status = ProcessStatus.ok  # else Pyomo warns of a solution that is not the best
+    model.solutions.load_from(results, default_variable_value=0.0)
+    if not _is_satisfied(model):
         for variable, value in old_values:
             variable.set_value(value, skip_validation=True)
         return SolverResult(SolverStatus.UNKNOWN)
-    if status is SolverStatus.OPTIMAL:
-        return SolverResult(status, gap=0.0)
-    return SolverResult(status, gap=_gap(model, bound))
+    if results.solver.termination_condition == TerminationCondition.optimal:
+        return SolverResult(SolverStatus.OPTIMAL, gap=0.0)
+    return SolverResult(SolverStatus.FEASIBLE, gap=_gap(model, bound))
 
 
-def _run_highs(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverStatus, float | None]:
-    highs = SolverFactory("highs")
-    result = highs.solve(
-        model,
-        time_limit=time_limit_s,
-        rel_gap=GAP,
-        threads=1,
-        load_solutions=False,
-        raise_exception_on_nonoptimal_result=False,
-    )
-    match result.termination_condition:
-        case TerminationCondition.provenInfeasible | TerminationCondition.infeasibleOrUnbounded:
-            return SolverStatus.INFEASIBLE, None  # none of the planner's models is unbounded
-        case TerminationCondition.convergenceCriteriaSatisfied:
-            status = SolverStatus.OPTIMAL
-        case _ if result.incumbent_objective is None:
-            return SolverStatus.UNKNOWN, None
-        case _:
-            status = SolverStatus.FEASIBLE
-    result.solution_loader.load_vars()
-    return status, result.objective_bound
-
-
-def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[SolverStatus, float | None]:
-    with tempfile.TemporaryDirectory(prefix="dilaserve-cbc-") as directory:
-        problem, solution = Path(directory, "model.lp"), Path(directory, "solution.txt")
-        with problem.open("w", encoding="utf-8") as file:
-            symbols = LPWriter().write(model, file).symbol_map.bySymbol
-        limits = ["-sec", f"{time_limit_s}", "-timeMode", "elapsed"]
-        options = [*limits, "-ratioGap", f"{GAP}", "-increment", f"{INCREMENT}", *NO_BOUND_PROPAGATION]
-        cbc = str(Path(cbcbox.cbc_dist_dir(), "bin", "cbc"))
-        command = [cbc, *options, "-import", str(problem), "-solve", "-solu", str(solution)]
+def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Any, float | None]:
+    """Pyomo's results, and the bound on the objective. Raises: TimeoutExpired if CBC had to be killed."""
+    cbc = pyo.SolverFactory("cbc", executable=str(Path(cbcbox.cbc_dist_dir(), "bin", "cbc")))
+    options = OPTIONS | {"sec": time_limit_s}  # replaces the limit below, after which Pyomo kills CBC
+    with TemporaryDirectory(prefix="dilaserve-cbc-") as directory:
+        log = Path(directory, "log.txt")
         try:
-            ran = subprocess.run(  # noqa: S603  (the program of the wheel)
-                command, capture_output=True, text=True, check=False, timeout=time_limit_s + GRACE_S
+            results = cbc.solve(
+                model, options=options, timelimit=time_limit_s + GRACE_S, load_solutions=False, logfile=str(log)
             )
-        except subprocess.TimeoutExpired:
-            return SolverStatus.UNKNOWN, None
-        if ran.returncode != 0 or not solution.exists():
-            raise DilaserveError(f"CBC failed with status {ran.returncode}: {ran.stderr.strip()[-200:]}")
-        header, *rows = solution.read_text(encoding="utf-8").splitlines()
-    header = header.lower()
-    if CBC_INFEASIBLE in header or CBC_NO_SOLUTION in header:
-        stopped = CBC_STOPPED in header or CBC_STOPPED in ran.stdout.lower()
-        return (SolverStatus.UNKNOWN if stopped else SolverStatus.INFEASIBLE), None
-    values = {name: float(value) for name, value in (row.removeprefix("**").split()[1:3] for row in rows)}
-    for name, variable in symbols.items():
-        if variable.ctype is pyo.Var:
-            variable.set_value(values.get(name, 0.0), skip_validation=True)
-    if header.startswith(CBC_OPTIMAL):
-        return SolverStatus.OPTIMAL, None
-    bounds = re.findall(r"^(?:Upper|Lower) bound:\s+(\S+)", ran.stdout, flags=re.MULTILINE)
-    return SolverStatus.FEASIBLE, float(bounds[-1]) if bounds else None
+        except ApplicationError as error:
+            raise DilaserveError(f"CBC failed: {error}") from error
+        bounds = BOUND.findall(log.read_text(encoding="utf-8"))
+    return results, float(bounds[-1]) if bounds else None
 
 
 def _is_satisfied(model: pyo.ConcreteModel) -> bool:

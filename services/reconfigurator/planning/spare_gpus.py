@@ -10,7 +10,7 @@ import msgspec
 import pyomo.environ as pyo
 
 from services.reconfigurator.planning.packing import add_nodes
-from services.reconfigurator.planning.plan import Capacity, Solver
+from services.reconfigurator.planning.plan import Capacity
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import solve
 from services.reconfigurator.planning.throughput import times_sustained
@@ -19,7 +19,7 @@ MIN_BUSY = 1e-6  # instances; a degree kept busy by fewer serves nothing
 TIME_LIMIT_S = 5.0
 
 
-def fill_spare_gpus(p: PlanInput, plan: Capacity, solver: Solver) -> Capacity:
+def fill_spare_gpus(p: PlanInput, plan: Capacity) -> Capacity:
     """Fill every node, keeping enough instances of each TP degree, and maximise the lowest ratio of instances to busy
     instances. Returns: the plan itself if no such filling is found in time."""
     busy = [plan.busy_per_tp[degree] for degree in p.degrees]
@@ -31,7 +31,7 @@ def fill_spare_gpus(p: PlanInput, plan: Capacity, solver: Solver) -> Capacity:
         [d for d in p.D if busy[d] > MIN_BUSY], rule=lambda m, d: m.headroom * busy[d] <= m.held[d]
     )
     m.objective = pyo.Objective(expr=m.headroom, sense=pyo.maximize)
-    if not solve(m, solver, TIME_LIMIT_S).found:
+    if not solve(m, TIME_LIMIT_S).found:
         return plan
     held = {degree: round(pyo.value(m.held[d])) for d, degree in enumerate(p.degrees)}
     instances = {degree: count for degree, count in held.items() if count}

@@ -12,7 +12,7 @@ import numpy as np
 import pyomo.environ as pyo
 
 from services.reconfigurator.planning.packing import add_nodes
-from services.reconfigurator.planning.plan import Capacity, PlannedClass, PlanStatus, Solver
+from services.reconfigurator.planning.plan import Capacity, PlannedClass, PlanStatus
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import SolverResult, SolverStatus, solve
 from services.reconfigurator.planning.throughput import min_busy_instances, times_sustained
@@ -24,12 +24,7 @@ MIN_STEPS = 1e-3  # steps per request; smaller values are round-off
 
 
 def find_capacity(
-    p: PlanInput,
-    *,
-    solver: Solver,
-    time_limit_s: float,
-    instances: Mapping[int, int] | None = None,
-    growing: bool = False,
+    p: PlanInput, time_limit_s: float, *, instances: Mapping[int, int] | None = None, growing: bool = False
 ) -> Capacity | SolverStatus:
     """Solve Stage 1. Given `instances` by TP degree, evaluate these instead.
 
@@ -38,7 +33,7 @@ def find_capacity(
     """
     m = build_stage1(p, instances)
     order = [m.quality, m.room, m.slack] if growing else [m.quality, m.slack]
-    results = solve_stage1(m, order, solver, time_limit_s)
+    results = solve_stage1(m, order, time_limit_s)
     return read_stage1(m, p, results) if results[0].found else results[0].status
 
 
@@ -172,9 +167,7 @@ def _add_objectives(m: pyo.ConcreteModel, p: PlanInput) -> None:
         objective.deactivate()
 
 
-def solve_stage1(
-    m: pyo.ConcreteModel, order: Sequence[pyo.Objective], solver: Solver, time_limit_s: float
-) -> list[SolverResult]:
+def solve_stage1(m: pyo.ConcreteModel, order: Sequence[pyo.Objective], time_limit_s: float) -> list[SolverResult]:
     """Maximise the objectives in order, each among the solutions that tie in those before it. Each has half of the time
     that is left, the last one all of it. Returns: a result for each; only the first if that found nothing."""
     end_s = monotonic() + time_limit_s
@@ -183,7 +176,7 @@ def solve_stage1(
     for objective in order:
         objective.activate()
         left_s = end_s - monotonic()
-        results.append(solve(m, solver, left_s if objective is order[-1] else left_s / 2))
+        results.append(solve(m, left_s if objective is order[-1] else left_s / 2))
         objective.deactivate()
         if not results[0].found:
             break

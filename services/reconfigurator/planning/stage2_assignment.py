@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyomo.environ as pyo
 
 from services.reconfigurator.planning.launch_order import next_launch
-from services.reconfigurator.planning.plan import Placement, PlannedInstance, PlanStep, Solver, check_placements
+from services.reconfigurator.planning.plan import Placement, PlannedInstance, PlanStep, check_placements
 from services.reconfigurator.planning.solver import SolverStatus, solve
 from shared.errors import BadInput, RetryLater
 
@@ -33,12 +33,7 @@ class GpuAssignment:
 
 
 def plan_transition(
-    current: Sequence[Placement],
-    required: Mapping[int, int],
-    nodes: Sequence[int],
-    *,
-    solver: Solver,
-    time_limit_s: float,
+    current: Sequence[Placement], required: Mapping[int, int], nodes: Sequence[int], time_limit_s: float
 ) -> GpuAssignment:
     """Solve Stage 2 and order its launches. `required` is the number of instances by TP degree, `nodes` the
     number of GPUs of each node.
@@ -50,7 +45,7 @@ def plan_transition(
     if any(count > sum(gpus // d for gpus in nodes) for d, count in required.items()):
         raise _unfit(required, nodes)
     m = build_stage2(current, required, nodes)
-    result = solve(m, solver, time_limit_s)
+    result = solve(m, time_limit_s)
     if result.status is SolverStatus.INFEASIBLE:
         raise _unfit(required, nodes)
     if not result.found:

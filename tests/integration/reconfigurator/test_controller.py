@@ -13,7 +13,6 @@ from services.reconfigurator.monitoring.wanted_gpus import WantedGpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
-from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.schedule import PlanSchedule
 from services.reconfigurator.settings import ReconfiguratorSettings
@@ -38,7 +37,7 @@ HEAVY_S = 150.0  # window with 2 requests a second, more than any instances serv
 PAUSE_S = 10.0  # time since the last of them
 LARGE, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
 PLANNING = PlanningSettings(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.0)
-PLANNER = Planner(read_nodes(["a:2"]), PLANNING, {0.5: 6.0, 0.9: 2.0}, cached=False, solver=Solver.CBC, solve_s=30.0)
+PLANNER = Planner(read_nodes(["a:2"]), PLANNING, {0.5: 6.0, 0.9: 2.0}, cached=False, solve_s=30.0)
 
 
 def due(window_s: float) -> PlanSchedule:

@@ -9,7 +9,6 @@ import pytest
 
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner, PlanningContext
-from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.run_in_process import run_in_process
 from services.reconfigurator.planning.workload_stats import PlanningSettings, RequestSample
 from services.reconfigurator.schedule import PlanTrigger
@@ -21,7 +20,7 @@ from tests.support.workloads import PROFILE
 
 AT_S = 1_800_000_000.0
 PLANNING = PlanningSettings(thresholds=[0.5, 0.9], tp_degrees=[1, 2], batch_sizes=[32, 256], rps_buffer=0.0)
-PLANNER = Planner(read_nodes(["a:2"]), PLANNING, {0.5: 6.0, 0.9: 2.0}, cached=False, solver=Solver.CBC, solve_s=30.0)
+PLANNER = Planner(read_nodes(["a:2"]), PLANNING, {0.5: 6.0, 0.9: 2.0}, cached=False, solve_s=30.0)
 ON_BOTH, LEFT, RIGHT = (InstanceSpec(node="a", gpus=gpus) for gpus in ((0, 1), (0,), (1,)))
 
 

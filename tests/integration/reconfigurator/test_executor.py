@@ -11,7 +11,6 @@ from services.reconfigurator.execution.executor import Executor, instances_at
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
-from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
@@ -209,9 +208,7 @@ async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
     await instances.start(bus)
     executor = Executor(bus, launcher, instances, ReconfiguratorSettings(drain_s=5.0, start_s=30.0, stop_s=1.0))
     never = open_database("postgresql://127.0.0.1:1/postgres")
-    planner = Planner(
-        read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solver=Solver.CBC, solve_s=1.0
-    )
+    planner = Planner(read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solve_s=1.0)
     controller = ReconfigurationController(
         bus, BusClock(bus), never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
     )

@@ -1,14 +1,10 @@
-"""The real solvers, with and without enough time."""
+"""The real solver, with and without enough time."""
 
 import random
 
 import pyomo.environ as pyo
-import pytest
 
-from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.solver import SolverResult, SolverStatus, solve
-
-both_solvers = pytest.mark.parametrize("solver", list(Solver))
 
 
 def knapsack(items: int, rows: int) -> pyo.ConcreteModel:
@@ -36,46 +32,40 @@ def market_split(products: int, rows: int) -> pyo.ConcreteModel:
     return m
 
 
-@both_solvers
-def test_an_optimum_is_reported_as_optimal(solver: Solver) -> None:
-    assert solve(knapsack(10, 2), solver, 60) == SolverResult(SolverStatus.OPTIMAL, gap=0.0)
+def test_an_optimum_is_reported_as_optimal() -> None:
+    assert solve(knapsack(10, 2), 60) == SolverResult(SolverStatus.OPTIMAL, gap=0.0)
 
 
-@both_solvers
-def test_a_proof_of_infeasibility_is_reported(solver: Solver) -> None:
-    assert solve(market_split(6, 3), solver, 60) == SolverResult(SolverStatus.INFEASIBLE)
+def test_a_proof_of_infeasibility_is_reported() -> None:
+    assert solve(market_split(6, 3), 60) == SolverResult(SolverStatus.INFEASIBLE)
 
 
-@both_solvers
-def test_the_best_solution_in_time_is_feasible_with_its_gap(solver: Solver) -> None:
+def test_the_best_solution_in_time_is_feasible_with_its_gap() -> None:
     m = knapsack(100, 30)
-    result = solve(m, solver, 1.0)
+    result = solve(m, 1.0)
     assert result.status is SolverStatus.FEASIBLE
     assert result.gap is not None
     assert 0 < result.gap < 1
     assert pyo.value(m.worth) > 0
 
 
-@both_solvers
-def test_without_a_solution_in_time_the_status_is_unknown_and_values_stay(solver: Solver) -> None:
+def test_without_a_solution_in_time_the_status_is_unknown_and_values_stay() -> None:
     m = market_split(60, 6)
-    assert solve(m, solver, 0.5) == SolverResult(SolverStatus.UNKNOWN)
+    assert solve(m, 0.5) == SolverResult(SolverStatus.UNKNOWN)
     assert m.x[0].value is None
 
 
-@both_solvers
-def test_a_time_limit_of_0_gives_no_solution_or_a_valid_one(solver: Solver) -> None:
+def test_a_time_limit_of_0_gives_no_solution_or_a_valid_one() -> None:
     m = knapsack(100, 30)
-    result = solve(m, solver, 0.0)
+    result = solve(m, 0.0)
     assert result.status in (SolverStatus.UNKNOWN, SolverStatus.FEASIBLE)
     assert all((m.x[i].value is None) == (result.status is SolverStatus.UNKNOWN) for i in m.x)
 
 
-@both_solvers
-def test_an_objective_without_variables_is_solved(solver: Solver) -> None:
+def test_an_objective_without_variables_is_solved() -> None:
     m = pyo.ConcreteModel()
     m.x = pyo.Var(range(3), domain=pyo.Binary)
     m.two = pyo.Constraint(expr=pyo.quicksum(m.x[i] for i in m.x) == 2)
     m.nothing = pyo.Objective(expr=pyo.quicksum([]), sense=pyo.maximize)
-    assert solve(m, solver, 60).status is SolverStatus.OPTIMAL
+    assert solve(m, 60).status is SolverStatus.OPTIMAL
     assert sum(round(m.x[i].value) for i in m.x) == 2

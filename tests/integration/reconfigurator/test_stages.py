@@ -1,11 +1,11 @@
-"""Both stages of the planner, with the real solvers, against enumeration."""
+"""Both stages of the planner, with the real solver, against enumeration."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
-from services.reconfigurator.planning.plan import Capacity, Placement, PlanStatus, Solver, check_placements
+from services.reconfigurator.planning.plan import Capacity, Placement, PlanStatus, check_placements
 from services.reconfigurator.planning.solver import SolverStatus
 from services.reconfigurator.planning.stage1_capacity import find_capacity
 from services.reconfigurator.planning.stage2_assignment import GpuAssignment, plan_transition
@@ -13,32 +13,29 @@ from shared.errors import BadInput
 from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_input, small_transition
 
 MORE_SEEDS = range(1000, 1200)
-SOLVERS = list(Solver)
 
 parts_of_80_seeds = pytest.mark.parametrize("seeds", [range(i, i + 40) for i in range(0, 80, 40)], ids=str)
 
 
 @parts_of_80_seeds
 def test_stage_1_matches_enumeration(seeds: range) -> None:
-    """With and without a cache, with either solver, in turn."""
-    found = [stage_1_agrees(seed, SOLVERS[seed // 2 % 2], cached=bool(seed % 2)) for seed in seeds]
+    """With and without a cache in turn."""
+    found = [stage_1_agrees(seed, cached=bool(seed % 2)) for seed in seeds]
     assert 1 <= found.count(SolverStatus.INFEASIBLE) <= len(seeds) / 2, "instances of both kinds are among them"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_stage_1_matches_enumeration_on_more_instances(solver: Solver, *, cached: bool) -> None:
+def test_stage_1_matches_enumeration_on_more_instances(*, cached: bool) -> None:
     for seed in MORE_SEEDS:
-        stage_1_agrees(seed, solver, cached=cached)
+        stage_1_agrees(seed, cached=cached)
 
 
 @pytest.mark.parametrize("seed", range(0, 80, 8))
 def test_a_growing_workload_has_the_same_quality_and_at_least_the_room(seed: int) -> None:
     p = small_input(seed, cached=bool(seed % 16))
-    solver = SOLVERS[seed // 8 % 2]
-    steady, growing = (find_capacity(p, solver=solver, time_limit_s=60, growing=growing) for growing in (False, True))
+    steady, growing = (find_capacity(p, 60, growing=growing) for growing in (False, True))
     if isinstance(steady, SolverStatus) or isinstance(growing, SolverStatus):
         assert steady is growing is SolverStatus.INFEASIBLE
         return
@@ -49,21 +46,20 @@ def test_a_growing_workload_has_the_same_quality_and_at_least_the_room(seed: int
 
 @pytest.mark.parametrize("seeds", [range(100), range(100, 200)], ids=str)
 def test_stage_2_matches_enumeration(seeds: range) -> None:
-    found = [stage_2_agrees(seed, SOLVERS[seed % 2]) for seed in seeds]
+    found = [stage_2_agrees(seed) for seed in seeds]
     assert 1 <= found.count(None) <= len(seeds) / 2, "instances of both kinds are among them"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_stage_2_matches_enumeration_on_more_instances(solver: Solver) -> None:
+def test_stage_2_matches_enumeration_on_more_instances() -> None:
     for seed in MORE_SEEDS:
-        stage_2_agrees(seed, solver)
+        stage_2_agrees(seed)
 
 
-def stage_1_agrees(seed: int, solver: Solver, *, cached: bool) -> Capacity | SolverStatus:
+def stage_1_agrees(seed: int, *, cached: bool) -> Capacity | SolverStatus:
     p = small_input(seed, cached=cached)
-    found, expected = find_capacity(p, solver=solver, time_limit_s=60), enumerate_stage1(p)
+    found, expected = find_capacity(p, 60), enumerate_stage1(p)
     if expected is None:
         assert found is SolverStatus.INFEASIBLE, f"seed {seed}"
         return found
@@ -73,14 +69,14 @@ def stage_1_agrees(seed: int, solver: Solver, *, cached: bool) -> Capacity | Sol
     return found
 
 
-def stage_2_agrees(seed: int, solver: Solver) -> GpuAssignment | None:
+def stage_2_agrees(seed: int) -> GpuAssignment | None:
     current, required, nodes = small_transition(seed)
     expected = enumerate_stage2(current, required, nodes)
     if expected is None:
         with pytest.raises(BadInput, match="do not fit"):
-            plan_transition(current, required, nodes, solver=solver, time_limit_s=60)
+            plan_transition(current, required, nodes, 60)
         return None
-    transition = plan_transition(current, required, nodes, solver=solver, time_limit_s=60)
+    transition = plan_transition(current, required, nodes, 60)
     assert (transition.preserved, transition.gap) == (expected, 0), f"seed {seed}"
     assert Counter(i.tp for i in transition.instances) == Counter(required), f"seed {seed}"
     check_placements(transition.instances, nodes)

@@ -2,7 +2,6 @@
 
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.planning.decision import Planner, PlanningContext
-from services.reconfigurator.planning.plan import Solver
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
@@ -14,7 +13,7 @@ NODES = (Node(name="a", gpus=5), Node(name="b", gpus=2))
 
 def begin(*, nodes_up: set[str]) -> tuple[PlanState, list[InstanceSpec]]:
     planning = PlanningSettings(thresholds=(0.9,), tp_degrees=(4, 2), batch_sizes=(32,))
-    planner = Planner(NODES, planning, {}, cached=False, solver=Solver.CBC, solve_s=1.0)
+    planner = Planner(NODES, planning, {}, cached=False, solve_s=1.0)
     now = PlanningContext(
         requests=[],
         threshold_uses=[],
