@@ -3,11 +3,13 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from shared.errors import BadInput
 
@@ -58,6 +60,30 @@ def number(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """A ratio in percent; `-` for None."""
     return "-" if value is None else f"{value:.1%}"
+
+
+def distribution(values: Mapping[str, float | None]) -> str:
+    """Numbers with their names."""
+    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
+
+
+def shared_rows(result: Mapping[str, Any]) -> dict[str, str]:
+    """The figures of a RESULT.json, measured or simulated, as names and texts."""
+    return {
+        "requests": f"{result['requests']} ({result['completed']} completed, {result['failed']} failed)",
+        "SLO attainment": percent(result["slo_attainment"]),
+        "latency, s": distribution(result["latency_s"]),
+        "mean threshold": number(result["mean_threshold"]),
+        "mean steps": number(result["mean_steps"]),
+        "migrations": str(result["migrations"]),
+    }
+
+
+def print_rows(rows: Mapping[str, str]) -> None:
+    """Print names and texts in two columns."""
+    width = max(map(len, rows))
+    for name, text in rows.items():
+        typer.echo(f"{name:<{width}}  {text}")
 
 
 def open_console() -> "Console":

@@ -1,26 +1,17 @@
-"""Tokenizes and decodes text with the served model's tokenizer and chat template. Needs no torch."""
+"""What a request may ask of the served model, and where its text ends."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from tokenizers.decoders import ByteLevel
 
 from shared.arrays import Int32, Int64
 from shared.errors import BadInput, TooLong
-from shared.messages.instances import ModelCard
-from shared.messages.requests import ChatMessage, FinishReason, Request
-from shared.model_families import block_length_of, max_length_of, usual_edit_threshold, with_defaults
+from shared.messages.requests import FinishReason, Request
 from shared.pinned import free_positions, given_positions, protected_tokens
-from shared.token_bytes import token_bytes
+from shared.tokenizer import Tokenizer
 
-LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
-MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
 MAX_LABEL_TOKENS = 1 << 20  # of a request: 4 MiB, which a message of the bus holds
-END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model families
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,49 +28,8 @@ class FinishedText:
         return len(self.written)
 
 
-class TextModel:
-    """The tokenizer of a model, and the part of its configuration that the control plane needs."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        """Raises: BadInput if the directory has no usable configuration or tokenizer."""
-        self.card = read_model_card(directory, name)
-        self._tokenizer = _load_tokenizer(directory)
-        self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self.tool_template = _tool_template(self._tokenizer)
-        ends = (self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS)
-        known = {end for end in ends if end is not None and end != self._tokenizer.unk_token_id}
-        self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
-
-    def encode_prompt(self, prompt: str, field: str = "prompt") -> Int32:
-        """The tokens of a text without a chat template. Raises: BadInput for `field` if it is empty or far too long."""
-        return self.check_ids(self._encode(prompt, field), field)
-
-    def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
-        """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
-        long."""
-        return self.encode_turns([{"role": each.role, "content": each.content} for each in messages], field)
-
-    def encode_turns(
-        self,
-        turns: Sequence[Mapping[str, Any]],
-        field: str,
-        tools: Sequence[Mapping[str, Any]] = (),
-        *,
-        opens_reply: bool = True,
-    ) -> Int32:
-        """As `encode_chat`, of turns and tools as chat templates read them. `opens_reply`: whether the beginning of the
-        model's reply follows."""
-        if not any(turn["content"].strip() or turn.get("tool_calls") for turn in turns):
-            raise BadInput(f"{field} must have some text", field=field)
-        try:
-            rendered = self._tokenizer.apply_chat_template(
-                list(turns), tools=list(tools) or None, add_generation_prompt=opens_reply, tokenize=False
-            )
-        except Exception as error:  # a template is a program of the model and can raise anything
-            raise BadInput(f"the model's chat template refuses these messages: {error}", field) from None
-        return self.check_ids(self._encode(rendered, field), field)
+class TextModel(Tokenizer):
+    """The tokenizer of a model, with the checks and the texts of requests."""
 
     def encode_request(self, request: Request) -> Int32:
         """The prompt tokens of a request, from its prompt, messages or prompt_ids. Raises: BadInput."""
@@ -130,30 +80,6 @@ class TextModel:
             found.append(ids)
         return found
 
-    def _encode(self, text: str, field: str) -> list[int]:
-        """Raises: TooLong naming `field` if the text is too long for the model in any tokenization."""
-        if len(text) > MAX_CHARS_PER_TOKEN * self.card.max_length:
-            raise TooLong(
-                f"{field} has {len(text)} characters; the model takes at most {self.card.max_length} tokens", field
-            )
-        if len(text) <= LONG_TEXT:
-            encoding = self._backend.encode(text, add_special_tokens=False)
-        else:  # a batch of one: only batches release the interpreter lock
-            [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=False)
-        ids: list[int] = encoding.ids
-        return ids
-
-    def decode(self, ids: Sequence[int] | Int32) -> str:
-        """The text of output tokens, without special tokens."""
-        listed = np.asarray(ids, dtype=np.int64).tolist()
-        if self._tokenizer.clean_up_tokenization_spaces:
-            return str(self._tokenizer.decode(listed, skip_special_tokens=True))
-        return str(self._backend.decode(listed, skip_special_tokens=True))
-
-    def token_bytes(self) -> list[bytes]:
-        """As `token_bytes`. Raises: BadInput if the tokenizer is not byte-level."""
-        return token_bytes(self._backend)
-
     def end_ids_of(self, request: Request) -> frozenset[int]:
         """The tokens that end the text of this request."""
         return (frozenset() if request.ignore_eos else self.end_ids).union(request.stop_token_ids)
@@ -175,7 +101,7 @@ class TextModel:
         `checked_ids` and ends in later tokens. Characters are counted, as a token may be a part of one, and a special
         token has no text. At most max(len) - 1 characters of a stop string are in `checked_ids`; four more allow for
         characters that the cut divides: up to three replacement characters at the start, and one at the end."""
-        if not isinstance(self._backend.decoder, ByteLevel) or self._tokenizer.clean_up_tokenization_spaces:
+        if not self.is_byte_level:
             return 0
         tokens = characters = max(map(len, stop)) + 3
         while tokens < len(checked_ids) and len(self.decode(checked_ids[-tokens:])) < characters:
@@ -217,16 +143,6 @@ class TextModel:
                 field,
             )
 
-    def check_ids(self, ids: Sequence[int], field: str) -> Int32:
-        """`ids` as prompt tokens. Raises: BadInput naming `field` if one is invalid."""
-        if not ids:
-            raise BadInput(f"{field} must not be empty", field)
-        if min(ids) < 0 or max(ids) >= self.card.vocab_size:
-            raise BadInput(f"{field} has token ids outside 0..{self.card.vocab_size - 1}", field)
-        if self.card.mask_token_id in ids:
-            raise BadInput(f"{field} must not contain the mask token", field)
-        return np.asarray(ids, dtype=np.int32)
-
     def check_stop_token_ids(self, ids: Sequence[int]) -> None:
         """Raises: BadInput if one is not in the vocabulary."""
         outside = next((token for token in ids if not 0 <= token < self.card.vocab_size), None)
@@ -246,49 +162,3 @@ def first_stop(text: str, stop: Sequence[str]) -> int | None:
 def round_up_to_blocks(output_tokens: int, block_length: int, offset: int = 0) -> int:
     """`output_tokens` rounded up to whole blocks, of which the first also has the prompt's last `offset` tokens."""
     return -(-(output_tokens + offset) // block_length) * block_length - offset
-
-
-def _load_tokenizer(directory: Path) -> Any:
-    """A directory's tokenizer, from tokenizer.json or Qwen2's files (Dream); never runs code of the model."""
-    import transformers  # noqa: PLC0415  (slow to import)
-
-    fast = (directory / "tokenizer.json").exists()
-    kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
-    try:
-        return kind.from_pretrained(directory)
-    except (OSError, ValueError, TypeError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
-
-
-def _tool_template(tokenizer: Any) -> str:
-    """The chat template of chats with tools; empty: the model has none."""
-    try:
-        return str(tokenizer.get_chat_template(tools=[{}]))
-    except ValueError:
-        return ""
-
-
-def read_model_card(directory: Path, name: str) -> ModelCard:
-    """The card from config.json. Raises: BadInput if the file or a value is missing, or the architecture is not
-    supported."""
-    path = directory / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {error}", field="model") from None
-    try:
-        config = with_defaults(config)
-        return ModelCard(
-            name=name,
-            max_length=max_length_of(config),
-            mask_token_id=int(config["mask_token_id"]),
-            eos_token_id=int(config["eos_token_id"]),
-            vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
-            block_length=block_length_of(config),
-            edit_threshold=usual_edit_threshold(config, name),
-        )
-    except KeyError as error:
-        raise BadInput(f"{path} lacks the key {error}", field="model") from None
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BadInput(f"{path}: {error}", field="model") from None

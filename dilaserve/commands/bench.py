@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from dilaserve.outputs import add_bar, check_figure, check_file, number, open_console, open_progress, percent
+from dilaserve.outputs import (
+    add_bar,
+    check_figure,
+    check_file,
+    distribution,
+    number,
+    open_progress,
+    percent,
+    print_rows,
+    shared_rows,
+)
 from shared.errors import BadInput
 
 if TYPE_CHECKING:
@@ -152,33 +162,17 @@ def _judge(url: str | None, model: str | None) -> "Judge | None":
     return None
 
 
-def _distribution(values: dict[str, float | None]) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
-
-
 def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
-    from rich.table import Table  # noqa: PLC0415
-
-    rows = {
-        "requests": f"{result['requests']} ({result['completed']} completed, {result['failed']} failed)",
-        "SLO attainment": percent(result["slo_attainment"]),
-        "latency, s": _distribution(result["latency_s"]),
-        "time to first text, s": _distribution(result["first_text_s"]),
+    rows = shared_rows(result) | {
+        "time to first text, s": distribution(result["first_text_s"]),
         "requests/s": f"{number(result['requests_per_s'])}, within their SLO {number(result['goodput_per_s'])}",
         "text tokens/s": number(result["text_tokens_per_s"]),
-        "mean threshold": number(result["mean_threshold"]),
-        "mean steps": number(result["mean_steps"]),
-        "migrations": str(result["migrations"]),
         "accuracy": percent(result.get("accuracy")),
     }
     if judge := result.get("judge"):
         rows["score, 0 to 10"] = f"{number(judge['mean_score'])} ({judge['scored']} scored, {judge['unscored']} not)"
     if (isolation := result.get("isolation")) and not isolation.no_network:
         rows["isolation"] = "the programs HAD network access: this system permits no network namespace"
-    table = Table(box=None, show_header=False)
-    for name, text in rows.items():
-        table.add_row(name, text)
-    console = open_console()
-    console.print(table)
+    print_rows(rows)
     for reason, count in Counter(reply.error for reply in replies if reply.error).most_common(5):
-        console.print(f"failed: {count} x {reason}", markup=False)
+        typer.echo(f"failed: {count} x {reason}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dilaserve.outputs import check_figure, check_file, open_progress
+from dilaserve.outputs import check_figure, check_file, open_progress, percent, print_rows, shared_rows
 from services.scheduler.registry import DEFAULT_POLICY, POLICIES, policies_that
 from shared.errors import BadInput
 
@@ -210,29 +210,4 @@ def _run(run: "SimulatedRun", scenario: "Scenario", arriving: "ArrivalTrace") ->
 
 
 def _print(result: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    latency, accuracy = result["latency_s"], result.get("accuracy")
-    rows = {
-        **facts,
-        "requests": f"{result['requests']} ({result['completed']} completed, {result['failed']} failed)",
-        "SLO attainment": _percent(result["slo_attainment"]),
-        "latency, s": ", ".join(f"{name} {_number(value)}" for name, value in latency.items()),
-        "mean threshold": _number(result["mean_threshold"]),
-        "mean steps": _number(result["mean_steps"]),
-        "migrations": str(result["migrations"]),
-        "accuracy (by the steps table)": _percent(accuracy),
-    }
-    table = Table(box=None, show_header=False)
-    for name, text in rows.items():
-        table.add_row(name, text)
-    Console(soft_wrap=True, highlight=False).print(table)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    print_rows({**facts, **shared_rows(result), "accuracy (by the steps table)": percent(result.get("accuracy"))})

@@ -8,11 +8,11 @@ from services.scheduler.settings import SchedulerSettings
 from shared.bus.cell_config import read_config, replace_config
 from shared.bus.client import Bus
 from shared.messages.cell import CellConfig
+from shared.model_card import read_model_card
 from shared.model_files import default_model_name, find_model
 from shared.predictor_card import find_predictor_card
 from shared.service import connect_to_bus
 from shared.settings import ServiceSettings, read_settings
-from shared.text import read_model_card
 
 
 async def read_cell_config(settings: ServiceSettings) -> CellConfig | None:

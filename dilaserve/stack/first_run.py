@@ -14,10 +14,10 @@ from services.worker.model.families import read_config
 from shared.cell_config import default_cache
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig
+from shared.model_card import read_model_card
 from shared.predictor_card import CARD_FILE, read_predictor_card
 from shared.profile import read_profile
 from shared.settings import PREFIX
-from shared.text import read_model_card
 
 
 def with_default_slo(stack: Stack) -> Stack:

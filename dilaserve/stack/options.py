@@ -17,6 +17,7 @@ from shared.gpus import num_gpus
 from shared.instance_counts import read_instance_counts
 from shared.messages.cell import CacheName
 from shared.messages.launch import InstanceSpec
+from shared.model_card import read_model_card
 from shared.model_files import default_model_name, find_model
 
 NODE = "local"  # node name of this machine
@@ -204,8 +205,6 @@ def check_model(model: str) -> Path:
 
 def choose_cache(cache: CacheName | None, model: Path) -> CacheName:
     """The workers' KV cache; if None, the fastest one of the model. Raises: BadInput if the model cannot use it."""
-    from shared.text import read_model_card  # noqa: PLC0415  (imports NumPy, which is slow)
-
     card = read_model_card(model, model.name)
     possible = ("block", "none") if card.block_length else ("dual", "prefix", "none")
     if cache is not None and cache not in possible:

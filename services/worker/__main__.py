@@ -38,10 +38,10 @@ from shared.errors import BadInput
 from shared.messages.instances import Instance
 from shared.messages.versions import VERSION
 from shared.metrics import serve_metrics
+from shared.model_card import read_model_card
 from shared.model_files import default_model_name, find_model
 from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus
 from shared.tasks import run_until_stopped
-from shared.text import read_model_card
 
 log = structlog.get_logger(__name__)
 

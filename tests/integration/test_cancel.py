@@ -21,7 +21,8 @@ from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import SchedulerStats
-from shared.text import TextModel, read_model_card
+from shared.model_card import read_model_card
+from shared.text import TextModel
 from tests.support.gateway import running
 from tests.support.nats import NatsServer
 from tests.support.services import service

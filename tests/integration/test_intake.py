@@ -21,7 +21,8 @@ from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from shared.messages.versions import FIRST_VERSION, VERSION
 from shared.pinned import FREE
-from shared.text import LONG_TEXT, TextModel
+from shared.text import TextModel
+from shared.tokenizer import LONG_TEXT
 from tests.support.intake import SLO_S, receiving
 from tests.support.waiting import LIMIT_S
 

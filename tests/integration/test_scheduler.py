@@ -27,8 +27,8 @@ from shared.messages.requests import (
 )
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
+from shared.model_card import read_model_card
 from shared.tasks import cancel
-from shared.text import read_model_card
 from tests.support.nats import NatsServer
 from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
 from tests.support.scripted_worker import ScriptedWorker

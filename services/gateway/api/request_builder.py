@@ -17,7 +17,8 @@ from services.gateway.api.tool_calls.use import conversation, tool_use
 from shared.arrays import Int32, pack_int32
 from shared.edits import NO_EDITS, edit_threshold_for
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
-from shared.text import LONG_TEXT, TextModel
+from shared.text import TextModel
+from shared.tokenizer import LONG_TEXT
 
 DEFAULT_OUTPUT_TOKENS = 128
 

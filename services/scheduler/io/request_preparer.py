@@ -25,7 +25,8 @@ from shared.messages.requests import Request
 from shared.messages.versions import VERSION, newer_field
 from shared.pinned import check_pinned
 from shared.retry import retry
-from shared.text import LONG_TEXT, TextModel
+from shared.text import TextModel
+from shared.tokenizer import LONG_TEXT
 
 T = TypeVar("T")
 

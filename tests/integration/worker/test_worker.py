@@ -14,9 +14,9 @@ from services.worker.settings import WorkerSettings
 from shared.bus.cell_config import replace_config, settle_config
 from shared.bus.client import Bus
 from shared.messages.instances import Control, Instance, InstanceState
+from shared.model_card import read_model_card
 from shared.profile import LatencyProfile
 from shared.settings import read_settings, to_environ
-from shared.text import read_model_card
 from tests.builders import ANY_MODEL
 from tests.support.golden import COPY, threshold_cases
 from tests.support.nats import NatsServer

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from services.worker.model.families import parse_config
 from shared.messages.requests import Request
-from shared.text import TextModel, read_model_card, round_up_to_blocks
+from shared.model_card import read_model_card
+from shared.text import TextModel, round_up_to_blocks
 from tests.builders import model_card
 from tests.support.golden import COPY
 from tests.support.tiny_model import MAX_LENGTH, write_tiny_sdar

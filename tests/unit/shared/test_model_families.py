@@ -7,8 +7,8 @@ import pytest
 
 from services.worker.model.families import FAMILIES
 from shared.errors import BadInput
+from shared.model_card import read_model_card
 from shared.model_families import ARCHITECTURES
-from shared.text import read_model_card
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

@@ -1,0 +1,123 @@
+"""The tokenizer and the chat template of the served model. Needs no torch."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers.decoders import ByteLevel
+
+from shared.arrays import Int32
+from shared.errors import BadInput, TooLong
+from shared.messages.requests import ChatMessage
+from shared.model_card import read_model_card
+from shared.token_bytes import token_bytes
+
+LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
+MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
+END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model families
+
+
+class Tokenizer:
+    """Turns texts and chats into tokens, and tokens into text."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        """Raises: BadInput if the directory has no usable configuration or tokenizer."""
+        self.card = read_model_card(directory, name)
+        self._tokenizer = _load_tokenizer(directory)
+        self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.tool_template = _tool_template(self._tokenizer)
+        ends = (self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS)
+        known = {end for end in ends if end is not None and end != self._tokenizer.unk_token_id}
+        self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether the text of tokens is the text of the first ones and that of the others, but for cut characters."""
+        return isinstance(self._backend.decoder, ByteLevel) and not self._tokenizer.clean_up_tokenization_spaces
+
+    def encode_prompt(self, prompt: str, field: str = "prompt") -> Int32:
+        """The tokens of a text without a chat template. Raises: BadInput for `field` if it is empty or far too long."""
+        return self.check_ids(self._encode(prompt, field), field)
+
+    def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
+        """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
+        long."""
+        return self.encode_turns([{"role": each.role, "content": each.content} for each in messages], field)
+
+    def encode_turns(
+        self,
+        turns: Sequence[Mapping[str, Any]],
+        field: str,
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        opens_reply: bool = True,
+    ) -> Int32:
+        """As `encode_chat`, of turns and tools as chat templates read them. `opens_reply`: whether the beginning of the
+        model's reply follows."""
+        if not any(turn["content"].strip() or turn.get("tool_calls") for turn in turns):
+            raise BadInput(f"{field} must have some text", field=field)
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                list(turns), tools=list(tools) or None, add_generation_prompt=opens_reply, tokenize=False
+            )
+        except Exception as error:  # a template is a program of the model and can raise anything
+            raise BadInput(f"the model's chat template refuses these messages: {error}", field) from None
+        return self.check_ids(self._encode(rendered, field), field)
+
+    def _encode(self, text: str, field: str) -> list[int]:
+        """Raises: TooLong naming `field` if the text is too long for the model in any tokenization."""
+        if len(text) > MAX_CHARS_PER_TOKEN * self.card.max_length:
+            raise TooLong(
+                f"{field} has {len(text)} characters; the model takes at most {self.card.max_length} tokens", field
+            )
+        if len(text) <= LONG_TEXT:
+            encoding = self._backend.encode(text, add_special_tokens=False)
+        else:  # a batch of one: only batches release the interpreter lock
+            [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
+
+    def decode(self, ids: Sequence[int] | Int32) -> str:
+        """The text of output tokens, without special tokens."""
+        listed = np.asarray(ids, dtype=np.int64).tolist()
+        if self._tokenizer.clean_up_tokenization_spaces:
+            return str(self._tokenizer.decode(listed, skip_special_tokens=True))
+        return str(self._backend.decode(listed, skip_special_tokens=True))
+
+    def token_bytes(self) -> list[bytes]:
+        """As `token_bytes`. Raises: BadInput if the tokenizer is not byte-level."""
+        return token_bytes(self._backend)
+
+    def check_ids(self, ids: Sequence[int], field: str) -> Int32:
+        """`ids` as prompt tokens. Raises: BadInput naming `field` if one is invalid."""
+        if not ids:
+            raise BadInput(f"{field} must not be empty", field)
+        if min(ids) < 0 or max(ids) >= self.card.vocab_size:
+            raise BadInput(f"{field} has token ids outside 0..{self.card.vocab_size - 1}", field)
+        if self.card.mask_token_id in ids:
+            raise BadInput(f"{field} must not contain the mask token", field)
+        return np.asarray(ids, dtype=np.int32)
+
+
+def _load_tokenizer(directory: Path) -> Any:
+    """A directory's tokenizer, from tokenizer.json or Qwen2's files (Dream); never runs code of the model."""
+    import transformers  # noqa: PLC0415  (slow to import)
+
+    fast = (directory / "tokenizer.json").exists()
+    kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
+    try:
+        return kind.from_pretrained(directory)
+    except (OSError, ValueError, TypeError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
+
+
+def _tool_template(tokenizer: Any) -> str:
+    """The chat template of chats with tools; empty: the model has none."""
+    try:
+        return str(tokenizer.get_chat_template(tools=[{}]))
+    except ValueError:
+        return ""
