@@ -30,6 +30,11 @@ class CollectedTrajectories:
     def trajectories(self) -> list[Trajectory]:
         return self.fixed.trajectories + self.changing.trajectories
 
+    def add(self, others: "CollectedTrajectories") -> None:
+        """Add runs of other requests."""
+        self.fixed.add(others.fixed)
+        self.changing.add(others.changing)
+
 
 @contextmanager
 def open_engine(

@@ -23,6 +23,13 @@ class RecordedRun:
     iterations: int = 0
     seconds: float = 0.0
 
+    def add(self, others: "RecordedRun") -> None:
+        """Add other runs."""
+        self.trajectories += others.trajectories
+        self.outputs += others.outputs
+        self.iterations += others.iterations
+        self.seconds += others.seconds
+
 
 def record(
     engine: Engine, mask_token_id: int, runs: Sequence[TrainingRun], on_done: Callable[[], object]

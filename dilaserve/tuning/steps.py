@@ -10,14 +10,14 @@ import numpy as np
 
 from dilaserve.load.workload import read_requests
 from dilaserve.outputs import add_bar, open_progress
-from dilaserve.prediction.collecting import num_runs, open_engine, split
+from dilaserve.prediction.collecting import CollectedTrajectories, num_runs, open_engine, split
 from dilaserve.prediction.suggested_slo import alone_s, suggested_slo_s
 from dilaserve.prediction.training_runs import Prompt, read_prompts
 from dilaserve.profiling import measure_degrees
 from dilaserve.tuning.report import Tuning
-from dilaserve.tuning.stored_runs import StoredRuns, record_parts
+from dilaserve.tuning.stored_runs import record_parts
 from dilaserve.tuning.suggestions import Quality, agreement, exact_match, suggested_thresholds
-from services.predictor.training import TrainedPredictor, save_predictor, train
+from services.predictor.training import save_predictor, train
 from services.worker.model.model_loading import ModelChoice
 from services.worker.profile.profiler import full_plan
 from shared.messages.cell import CacheName
@@ -60,7 +60,7 @@ def tune_model(options: TuneOptions, report: Report) -> Tuning:
     profile, device = _profile(options, report)
     learned, tested = _record(options, training, testing, report)
     report("3 of 4: training the step predictor")
-    trained = _train(learned, tested, options.thresholds)
+    trained = train(learned.trajectories, tested.fixed.trajectories, tested.changing.trajectories, options.thresholds)
     save_predictor(options.out / PREDICTOR, trained)
     report("4 of 4: suggesting thresholds and an SLO")
     used = [*training, *testing]
@@ -109,7 +109,7 @@ def _profile(options: TuneOptions, report: Report) -> tuple[LatencyProfile, str]
 
 def _record(
     options: TuneOptions, training: Sequence[Prompt], testing: Sequence[Prompt], report: Report
-) -> tuple[StoredRuns, StoredRuns]:
+) -> tuple[CollectedTrajectories, CollectedTrajectories]:
     total = num_runs([*training, *testing], options.thresholds)
     report(f"2 of 4: recording {total} runs of {len(training) + len(testing)} prompts at each threshold")
     settings = {"device": options.device, "dtype": options.dtype}
@@ -126,14 +126,11 @@ def _record(
         )
 
 
-def _train(learned: StoredRuns, tested: StoredRuns, thresholds: Sequence[float]) -> TrainedPredictor:
-    trajectories = learned.fixed.trajectories + learned.changing
-    return train(trajectories, tested.fixed.trajectories, tested.changing, thresholds)
-
-
-def _quality(options: TuneOptions, count: int, learned: StoredRuns, tested: StoredRuns) -> Quality:
+def _quality(
+    options: TuneOptions, count: int, learned: CollectedTrajectories, tested: CollectedTrajectories
+) -> Quality:
     """By the answers of the first `count` rows, or without answers by the outputs at the highest threshold."""
-    outputs = [*learned.outputs, *tested.outputs]
+    outputs = [*learned.fixed.outputs, *tested.fixed.outputs]
     answers = [row.answer for row in read_requests(options.prompts, "--prompts")[:count]]
     texts = [options.text.decode(output) for output in outputs]
     return exact_match(options.thresholds, texts, answers) or agreement(options.thresholds, outputs)

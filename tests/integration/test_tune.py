@@ -68,7 +68,7 @@ def test_an_interrupted_tuning_continues_with_what_is_stored(
 
     monkeypatch.setattr(stored_runs, "collect", interrupted)
     assert tune() == 1
-    assert [path.name for path in (out / "runs" / "training").iterdir()] == ["0000.msgpack"]
+    assert [path.name for path in (out / "runs" / "training").iterdir()] == ["0000.runs"]
     monkeypatch.setattr(steps, "measure_degrees", None)  # a stored profile is not measured again
     assert tune() == 0
     assert parts == 2 + 2  # the part that was interrupted, and the held-out prompt

@@ -12,24 +12,18 @@ from services.reconfigurator.planning.stage2_assignment import GpuAssignment, pl
 from shared.errors import BadInput
 from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_input, small_transition
 
-MORE_SEEDS = range(1000, 1200)
 
-parts_of_80_seeds = pytest.mark.parametrize("seeds", [range(i, i + 40) for i in range(0, 80, 40)], ids=str)
+def seeds(*parts: range) -> pytest.MarkDecorator:
+    """The seeds of each test, and many more of a slow one."""
+    slow = pytest.param(range(1000, 1200), marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+    return pytest.mark.parametrize("seeds", [*parts, slow], ids=str)
 
 
-@parts_of_80_seeds
+@seeds(range(40), range(40, 80))
 def test_stage_1_matches_enumeration(seeds: range) -> None:
     """With and without a cache in turn."""
     found = [stage_1_agrees(seed, cached=bool(seed % 2)) for seed in seeds]
     assert 1 <= found.count(SolverStatus.INFEASIBLE) <= len(seeds) / 2, "instances of both kinds are among them"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("cached", [False, True])
-def test_stage_1_matches_enumeration_on_more_instances(*, cached: bool) -> None:
-    for seed in MORE_SEEDS:
-        stage_1_agrees(seed, cached=cached)
 
 
 @pytest.mark.parametrize("seed", range(0, 80, 8))
@@ -44,17 +38,10 @@ def test_a_growing_workload_has_the_same_quality_and_at_least_the_room(seed: int
     assert growing.slack_s <= steady.slack_s + 1e-5
 
 
-@pytest.mark.parametrize("seeds", [range(100), range(100, 200)], ids=str)
+@seeds(range(100), range(100, 200))
 def test_stage_2_matches_enumeration(seeds: range) -> None:
     found = [stage_2_agrees(seed) for seed in seeds]
     assert 1 <= found.count(None) <= len(seeds) / 2, "instances of both kinds are among them"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_stage_2_matches_enumeration_on_more_instances() -> None:
-    for seed in MORE_SEEDS:
-        stage_2_agrees(seed)
 
 
 def stage_1_agrees(seed: int, *, cached: bool) -> Capacity | SolverStatus:
