@@ -25,7 +25,7 @@ from services.scheduler.events import (
     RequestEstimates,
     SendJobs,
 )
-from services.scheduler.registry import find_policy
+from services.scheduler.factory import build_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import pack_float32, pack_int32, unpack_int32, unpack_int64
 from shared.bus.codec import decode, encode
@@ -69,9 +69,7 @@ def new_core() -> SchedulerCore:
     settings = SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=THRESHOLDS)
     core_settings = CoreSettings(1, 0, THRESHOLDS, (6.0, 5.0, 4.0, 3.5, 3.0), caching=True, granularity=8)
     return SchedulerCore(
-        core_settings,
-        lambda estimates: find_policy(settings.policy_name).build(settings, estimates),
-        lambda _ids, _stop, _checked: False,
+        core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop, _checked: False
     )
 
 

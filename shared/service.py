@@ -10,14 +10,18 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+import structlog
+
 from shared.bus.client import Bus
 from shared.bus.tls import bus_client
 from shared.errors import BadInput, DilaserveError
 from shared.health import report_health
 from shared.logs import configure_logs
-from shared.settings import S, ServiceSettings, read_settings
+from shared.settings import S, ServiceSettings, read_settings, removed_variables
 from shared.tasks import cancel, run_until_stopped
 from shared.telemetry import telemetry
+
+log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS = 50_000, 20, 100  # new objects, and collections of the younger generation, before a collection
 
@@ -39,6 +43,8 @@ def run_service(
     try:
         settings = read_settings(kind, environ)
         configure_logs(name, level=settings.log_level, form=settings.log_format)
+        for variable in removed_variables(kind, environ):
+            log.warning("the setting was removed, its value is ignored", variable=variable)
         bus_client(settings.nats_url, settings.nats_ca)  # reports a wrong file before the start
         service = prepare(settings)
     except DilaserveError as error:

@@ -6,7 +6,7 @@ one line that names the variable, the value and the accepted values.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -30,6 +30,8 @@ CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that every service has. A field's comment is its description in docs/configuration.md."""
+
+    removed: ClassVar[tuple[str, ...]] = ()  # settings of the release before, which are ignored
 
     nats_url: NatsUrl = "nats://127.0.0.1:4222"  # URL of each NATS server, with commas between; tls:// requires TLS
     nats_ca: str = ""  # PEM file of the authorities for the NATS server's certificate; empty: the system's
@@ -72,6 +74,11 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
             accepted = f"; accepted: {', '.join(choices)}" if choices else ""
             raise BadInput(f"{variable}={environ[variable]!r}: {error}{accepted}", field=variable) from None
     return kind(**values)
+
+
+def removed_variables(kind: type[ServiceSettings], environ: Mapping[str, str]) -> list[str]:
+    """The variables in `environ` that the release before read, and this one ignores."""
+    return [variable for name in kind.removed if (variable := PREFIX + name.upper()) in environ]
 
 
 def _choices(kind: msgspec.inspect.Type) -> list[str]:

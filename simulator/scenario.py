@@ -2,11 +2,11 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from services.predictor.model import StepPredictor
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.scheduler.factory import build_core
+from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.cell import is_exact
@@ -62,6 +63,7 @@ class Scenario:
     registered: LatencyProfile | None = None  # that instances register; None: `profile` with the shared launch
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
+    policy_options: Mapping[str, Any] = field(default_factory=dict)  # fields of the policy's class
     predictor: PredictorName = "trained"  # a LightGBM predictor; one-shot: its card alone; none: no card
     noise: float = NOISE  # error of the noisy predictor
     live: LivePredictor | None = None  # the trained predictor; None: train one on the unmasking model
@@ -106,13 +108,21 @@ def simulate(
 def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluster:
     """The cluster before the first arrival. Raises: as `simulate`."""
     difficulty_random, step_random, prediction_random = _randoms(scenario.seed)
-    estimates = "one-shot" if scenario.predictor in ("one-shot", "none") else scenario.settings.estimates
-    settings = replace(scenario.settings, estimates=estimates, lookahead=0)
+    settings = replace(scenario.settings, lookahead=0)
     model = scenario.replay or UnmaskingTables(scenario.steps, scenario.block_length)
     known = scenario.live[1] if scenario.live else _card(scenario.steps)
     card = None if scenario.predictor == "none" else known
-    core = build_core(settings, None, card, EPOCH, keeps_records=False, estimate_interval_s=ESTIMATE_INTERVAL_S)
-    asks = core.policy.uses_estimates and settings.estimates == "predictor"
+    asks = find_policy(settings.policy_name).uses_estimates and scenario.predictor not in {"one-shot", "none"}
+    core = build_core(
+        settings,
+        None,
+        card,
+        EPOCH,
+        asks_predictor=asks,
+        keeps_records=False,
+        estimate_interval_s=ESTIMATE_INTERVAL_S,
+        **scenario.policy_options,
+    )
     predictor = _predictor(scenario, model, workload, prediction_random) if asks else None
     confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
     # Difficulties have a random source of their own, so that they are the same under every policy

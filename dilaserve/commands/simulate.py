@@ -117,9 +117,8 @@ def simulate(
         profile=read_profile(profile),
         steps=_steps(steps, recorded, candidates),
         instances=runs[0].instances,
-        settings=SchedulerSettings(
-            model="simulated", thresholds=candidates, cache="dual" if cache else "none", load_control=load_control
-        ),
+        settings=SchedulerSettings(model="simulated", thresholds=candidates, cache="dual" if cache else "none"),
+        policy_options={"load_control": load_control},
         predictor=predictor,
         failures=read_failures(fail or [], min(len(run.instances) for run in runs)),
         reconfiguration=SimulatedReconfiguration(gpus_per_node=gpus_per_node, load_s=load_s) if reconfigure else None,

@@ -44,7 +44,8 @@ class SimulatedRun:
     def scenario(self, base: Scenario) -> Scenario:
         """The scenario of this run; all else is that of `base`."""
         settings = with_settings(base.settings, policy=self.policy, threshold=self.threshold or base.settings.threshold)
-        return replace(base, instances=self.instances, settings=settings)
+        options = base.policy_options if self.threshold is None else {}  # for policies that choose thresholds
+        return replace(base, instances=self.instances, settings=settings, policy_options=options)
 
 
 def runs_of(clusters: Sequence[str], policies: Sequence[str], thresholds: Sequence[float]) -> list[SimulatedRun]:

@@ -114,6 +114,12 @@ def run_lengths(run: SimulationRun) -> Lengths:
     return Lengths(prompts, np.full(len(prompts), run.output_tokens), of_benchmark.source)
 
 
+def _policy_options(run: SimulationRun) -> dict[str, object]:
+    """The fields of the policy's class that differ from its defaults."""
+    options: dict[str, object] = {} if run.moves is None else {"moves": run.moves}
+    return options if run.load_control else {**options, "load_control": False}
+
+
 def _simulate(run: SimulationRun) -> dict[str, float | None]:
     arriving = workload(run)
     profile_file, steps_file = INPUTS[run.model]
@@ -128,10 +134,9 @@ def _simulate(run: SimulationRun) -> dict[str, float | None]:
             policy=POLICIES[run.system],
             threshold=run.threshold,
             cache="dual" if run.cache else "none",
-            load_control=run.load_control,
             margin_steps=run.margin_steps,
-            moves=run.moves,
         ),
+        policy_options=_policy_options(run),
         predictor=run.predictor,
         slo_s=slo_s,
         seed=run.seed,

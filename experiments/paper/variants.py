@@ -5,14 +5,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from services.scheduler.algorithms.placement import place_first_come, step_latency, token_load
-from services.scheduler.policies import MigrationPolicy, ThresholdChoice
-from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.fixed import LlumnixPolicy
 from services.scheduler.policies.paper import PaperPolicy
 from services.scheduler.registry import POLICIES, PolicyEntry
-from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
-from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Float64, Int64
 
 AT_ASSIGNMENT, SMALLEST_SLO, WITH_HYSTERESIS = "paper-at-assignment", "paper-smallest-slo", "paper-with-hysteresis"
@@ -80,15 +78,11 @@ class AtRandom(PaperPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class LlumnixWithHysteresis(FixedThresholdPolicy):
+class LlumnixWithHysteresis(LlumnixPolicy):
     """A request moves only to an instance with at least a tenth fewer tokens."""
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:  # noqa: ARG002
         return place_first_come(rows, table, fleet, token_load, MIN_GAIN)
-
-
-def build_llumnix_with_hysteresis(settings: SchedulerSettings, _estimates: StepEstimates) -> LlumnixWithHysteresis:
-    return LlumnixWithHysteresis(settings.one_threshold, settings.moves or MigrationPolicy.AT_RECOMPUTE)
 
 
 VARIANTS: dict[str, type[PaperPolicy]] = {
@@ -97,16 +91,8 @@ VARIANTS: dict[str, type[PaperPolicy]] = {
     WITH_HYSTERESIS: WithHysteresis,
     AT_RANDOM: AtRandom,
 }
-POLICIES[LLUMNIX_WITH_HYSTERESIS] = PolicyEntry(
-    summary="llumnix, but a request moves only for a tenth fewer tokens",
-    builder=f"{__name__}:build_llumnix_with_hysteresis",
-    one_threshold=True,
-)
+POLICIES[LLUMNIX_WITH_HYSTERESIS] = PolicyEntry(policy=f"{__name__}:LlumnixWithHysteresis", one_threshold=True)
 for name, policy in VARIANTS.items():
     POLICIES[name] = PolicyEntry(
-        summary=f"the paper's policy: {policy.__name__}",
-        builder=f"{__name__}:{policy.__name__}.build",
-        uses_estimates=True,
-        learns_difficulty=False,
-        needs_profile=True,
+        policy=f"{__name__}:{policy.__name__}", uses_estimates=True, learns_difficulty=False, needs_profile=True
     )

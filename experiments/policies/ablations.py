@@ -77,13 +77,6 @@ class WithoutCorrection(DiLaServePolicy):
         super(WithoutCorrection, self).control(table, fleet, now_s)
 
 
-@dataclass(slots=True, kw_only=True)
-class WithoutLateness(DiLaServePolicy):
-    """Late requests do not lower the level."""
-
-    lateness: ClassVar[float] = 0.0
-
-
 PARTS: dict[str, type[DiLaServePolicy]] = {
     "rescue": WithoutRescue,
     "separation": WithoutSeparation,
@@ -91,14 +84,12 @@ PARTS: dict[str, type[DiLaServePolicy]] = {
     "deadline-order": WithoutDeadlineOrder,
     "reservation": WithoutReservation,
     "ageing": WithoutAgeing,
-    "lateness": WithoutLateness,
     "correction": WithoutCorrection,
     "difficulty": DiLaServePolicy,
 }
 for part, policy in PARTS.items():
     POLICIES[f"without-{part}"] = PolicyEntry(
-        summary=f"dilaserve without {part}",
-        builder=f"{__name__}:{policy.__name__}.build",
+        policy=f"{__name__}:{policy.__name__}",
         uses_estimates=True,
         needs_profile=True,
         learns_difficulty=part != "difficulty",

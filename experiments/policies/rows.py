@@ -1,7 +1,7 @@
 """The rows of the tables: the policy, the paper's, constants, baselines, and other estimates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ ONE_SHOT = "one-shot-estimates"  # the policy without a step predictor
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One row: settings of the scheduler beside its defaults, and the source of its estimates."""
+    """One row: settings of the scheduler and options of the policy beside their defaults, and the source of its
+    estimates."""
 
     name: str
     settings: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)  # fields of the policy's class
     predictor: PredictorName = "trained"
     constant: float | None = None  # the threshold of all requests, if it is one
 
@@ -34,12 +36,13 @@ def _hundredths(low: int, high: int, step: int) -> list[float]:
 
 def _infaas(threshold: float) -> System:
     settings = {"policy": "infaas", "threshold": threshold}
-    return System(f"infaas-{threshold:g}", settings, "one-shot", constant=threshold)
+    return System(f"infaas-{threshold:g}", settings, predictor="one-shot", constant=threshold)
 
 
 def _own_order(threshold: float) -> System:
     settings = {"policy": POLICY, "thresholds": (threshold,)}
-    return System(f"{POLICY}-{threshold:g}", settings, "oracle", constant=threshold)  # takes half the time of trained
+    # The oracle takes half the time of the trained predictor
+    return System(f"{POLICY}-{threshold:g}", settings, predictor="oracle", constant=threshold)
 
 
 ROWS = (
@@ -48,14 +51,14 @@ ROWS = (
     System("paper-margin-1", {"policy": "paper", "margin_steps": 1.0}),
     *(_infaas(threshold) for threshold in _hundredths(50, 90, 5)),
     *(_own_order(threshold) for threshold in _hundredths(50, 90, 10)),
-    System("llumnix-0.9", {"policy": "llumnix", "threshold": 0.9}, "one-shot", constant=0.9),
-    System("oracle-estimates", {"policy": POLICY}, "oracle"),
-    System(ONE_SHOT, {"policy": POLICY}, "one-shot"),
+    System("llumnix-0.9", {"policy": "llumnix", "threshold": 0.9}, predictor="one-shot", constant=0.9),
+    System("oracle-estimates", {"policy": POLICY}, predictor="oracle"),
+    System(ONE_SHOT, {"policy": POLICY}, predictor="one-shot"),
 )
 # The policy without one of its parts each
 ABLATIONS = (
-    System("without-load-control", {"policy": POLICY, "load_control": False}),
+    System("without-load-control", {"policy": POLICY}, {"load_control": False}),
     *(System(f"without-{part}", {"policy": f"without-{part}"}) for part in PARTS),
-    System("without-difficulty-one-shot", {"policy": "without-difficulty"}, "one-shot"),
+    System("without-difficulty-one-shot", {"policy": "without-difficulty"}, predictor="one-shot"),
 )
 SYSTEMS: Mapping[str, System] = {row.name: row for row in (*ROWS, *ABLATIONS)}

@@ -23,7 +23,7 @@ from simulator.scenario import simulate
 from simulator.workload import ArrivalTrace, make_trace, sorted_by_arrival
 
 POINT = POINTS["gsm8k-16"]  # profile, steps table, lengths and SLO of both situations
-LARGE_PROMPT, LARGE_OUTPUT, LARGE_AT_S = 3500, 256, 30.0  # together 3,756 tokens
+LARGE_PROMPT, LARGE_OUTPUT, LARGE_AT_S = 6000, 256, 30.0  # three quarters of an instance
 OVERLOAD_RPS, OVERLOAD_REQUESTS = 1.4, 400  # on one instance: GSM8K 22, beyond all capacity
 NEIGHBOUR_S = 30.0  # neighbours arrive within this time of the large request
 MAX_LATENCY_RATIO = 3.0  # of the large request to its neighbours

@@ -92,7 +92,7 @@ async def serve(
     clock = BusClock(bus)
     await clock.measure()
     queue, outcomes = EventQueue(), OutcomeStore(bus, clock, text)
-    core = build_core(settings, text, card, lease.epoch)
+    core = build_core(settings, text, card, lease.epoch, asks_predictor=bool(config.predictor))
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
     preparer = RequestPreparer(

@@ -18,7 +18,6 @@ def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCa
     Raises: BadInput if the model cannot be served with a value.
     """
     entry = find_policy(settings.policy_name)
-    asks_predictor = entry.uses_estimates and settings.estimates == "predictor"
     return CellConfig(
         model=model.name,
         policy=settings.policy_name,
@@ -27,7 +26,7 @@ def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCa
         default_slo_s=settings.default_slo_s or DEFAULT_SLO_S,
         cache=settings.cache or default_cache(model),
         edit_threshold=_edit_threshold(settings, model),
-        predictor=card.version if card and asks_predictor else "",
+        predictor=card.version if card and entry.uses_estimates else "",
     )
 
 
@@ -66,5 +65,4 @@ def with_config(settings: SchedulerSettings, config: CellConfig) -> SchedulerSet
         default_slo_s=config.default_slo_s,
         cache=config.cache,
         edit_threshold=config.edit_threshold,
-        estimates="predictor" if config.predictor else "one-shot",
     )

@@ -23,7 +23,7 @@ from services.scheduler.state.result_decoder import AppliedResults, ResultDecode
 from services.scheduler.state.serving_stats import serving_stats
 from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import SENT
-from services.scheduler.state.suspects import suspect
+from services.scheduler.state.suspects import MAX_ATTEMPTS, suspect
 from services.scheduler.state.totals import Totals
 from shared.arrays import Int32, Int64, pack_int32
 from shared.messages.instances import Instance
@@ -33,7 +33,6 @@ from shared.messages.steps import StepResults
 
 log = structlog.get_logger(__name__)
 
-MAX_ATTEMPTS = 3  # failed attempts of one step, alone or with an invalid result, after which the request fails
 TIMEOUT_CHECK_INTERVAL_S = 1.0
 
 TextEnded = Callable[[Int32, Request, int], bool]
@@ -55,6 +54,7 @@ class CoreSettings:
     step_timeout_s: float = 60.0  # time after which an unanswered step is sent to another instance
     keeps_records: bool = True  # whether to keep decisions and checkpoints; a simulation needs neither
     learns_difficulty: bool = True  # whether a request's own steps correct its one-shot estimate
+    asks_predictor: bool = False  # for estimates of the steps left
     estimate_interval_s: float = 0.0  # minimum time between two requests to the step predictor
 
 
@@ -101,7 +101,7 @@ class SchedulerCore:
             self._apply(event, now_s)
         self._estimate_added()
         self._expire(now_s)
-        if self.policy.uses_estimates and now_s >= self._next_estimate_s:
+        if self.settings.asks_predictor and now_s >= self._next_estimate_s:
             self._commands.extend(self.estimates.request())
             self._next_estimate_s = now_s + self.settings.estimate_interval_s
         if now_s >= self._next_load_control_s:

@@ -1,6 +1,7 @@
 """Places requests on instances and sends their steps.
 
-The dispatcher decides when a request may or must move; the policy decides its instance and its threshold.
+The dispatcher decides when a request may or must move, and when an instance gets its next batch; the policy decides
+instances, batches and thresholds.
 """
 
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.events import SendJobs
-from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
+from services.scheduler.policies import MigrationPolicy, Policy
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
@@ -22,9 +23,9 @@ from shared.arrays import Bool, Int64
 class Dispatcher:
     """Works on one table and one fleet.
 
-    A policy that forms batches sends each instance at most two: the batch that runs, and with lookahead the next one.
-    Batches of an instance are numbered. `pipeline.batch` is that of a request's step in flight; a successor is of the
-    batch after it. The fleet has the numbers of the last batch sent and of the last one answered.
+    An instance has at most two batches: the one that runs, and with lookahead the next one. Batches of an instance are
+    numbered. `pipeline.batch` is that of a request's step in flight; a successor is of the batch after it. The fleet
+    has the numbers of the last batch sent and of the last one answered.
     """
 
     _table: RequestTable
@@ -42,7 +43,7 @@ class Dispatcher:
         the drain time.
         """
         table, fleet = self._table, self._fleet
-        if self._policy.forms_batches and not self._some_must_move():
+        if not self._policy.moves.balances and not self._some_must_move():
             self._some_deferred = False
             return
         rows = ((table.ticket != 0) & (table.pipeline.state == IDLE)).nonzero()[0]
@@ -77,52 +78,34 @@ class Dispatcher:
                 fleet.add_load(index, int(table.tokens[row]), requests=1)
 
     def send(self, now_s: float) -> list[SendJobs]:
-        """Send the next step of idle requests with an instance, and with lookahead also the step after it."""
-        if self._policy.forms_batches:
-            return self._send_batches(now_s)
-        table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
-        rows = ((table.ticket != 0) & (pipeline.state == IDLE) & (table.instance != NOWHERE)).nonzero()[0]
-        isolated = isolated_instances(table, len(fleet.tokens))
-        if isolated is not None:
-            among = isolated[table.instance[rows]]
-            rows = np.concatenate([rows[~among], next_suspects(rows[among], table)])
-        choice = self._send(rows, now_s)
-        ahead = rows[:0]
-        if self._lookahead and self._stays_in_block():
-            ahead = pipeline.without_successor()
-            if isolated is not None:
-                ahead = ahead[~isolated[table.instance[ahead]]]
-            reused = choice if np.array_equal(ahead, rows) else None  # the choice also holds for the successors
-            ahead = self._send_ahead(ahead, now_s, reused)
-        return self._encoder.encode(rows, ahead, now_s)
-
-    def _send_batches(self, now_s: float) -> list[SendJobs]:
         """Choose a batch for each changed instance that lacks one: the batch to run now, and with lookahead the one
         after it. An idle request may join a batch that is not running yet. An instance with suspects runs those first,
         one after another."""
-        table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
+        fleet, pipeline = self._fleet, self._table.pipeline
         rows = self._rows_on(fleet.changed.nonzero()[0])
         fleet.changed.fill(False)
-        isolated = isolated_instances(table, len(fleet.tokens))
-        alone = rows[:0]
-        if isolated is not None:
-            among = isolated[table.instance[rows]]
-            alone, rows = rows[among], rows[~among]
-            alone = next_suspects(alone[pipeline.state[alone] == IDLE], table)
-            self._begin_batches(alone)
-            self._send(alone, now_s)
-        if not len(rows):
-            return self._encoder.encode(alone, rows, now_s)
-        idle = pipeline.state[rows] == IDLE
-        run_now = rows[idle & (self._unanswered_batches(rows) == 0)]
+        alone, rows = self._divide_suspects(rows)
+        run_now = rows[(pipeline.state[rows] == IDLE) & (self._unanswered_batches(rows) == 0)]
         if len(run_now):
-            run_now = run_now[self._policy.select(run_now, run_now[:0], table, fleet, now_s)]
-            self._begin_batches(run_now)
-            self._send(run_now, now_s)
-        if not self._lookahead:
-            return self._encoder.encode(np.concatenate([alone, run_now]), rows[:0], now_s)
+            run_now = run_now[self._policy.select(run_now, run_now[:0], self._table, fleet, now_s)]
+        run_now = np.concatenate([alone, run_now])
+        instances = self._table.instance[run_now]
+        fleet.done_batch[instances] = fleet.sent_batch[instances]  # also those whose requests have all been cancelled
+        self._begin_batches(run_now)
+        self._send(run_now, now_s)
+        if not self._sends_ahead():
+            return self._encoder.encode(run_now, rows[:0], now_s)
         run_next, ahead = self._join_next_batch(rows, now_s)
-        return self._encoder.encode(np.concatenate([alone, run_now, run_next]), ahead, now_s)
+        return self._encoder.encode(np.concatenate([run_now, run_next]), ahead, now_s)
+
+    def _divide_suspects(self, rows: Int64) -> tuple[Int64, Int64]:
+        """The suspects to run now, each alone on its instance, and the rows of the instances without suspects."""
+        isolated = isolated_instances(self._table, len(self._fleet.tokens))
+        if isolated is None:
+            return rows[:0], rows
+        among = isolated[self._table.instance[rows]]
+        idle = among & (self._table.pipeline.state[rows] == IDLE)
+        return next_suspects(rows[idle], self._table), rows[~among]
 
     def _rows_on(self, instances: Int64) -> Int64:
         """The rows of all requests on these instances."""
@@ -156,8 +139,7 @@ class Dispatcher:
 
     def _begin_batches(self, rows: Int64) -> None:
         """Number a new batch on each instance of these rows."""
-        for index in set(self._table.instance[rows].tolist()):
-            self._fleet.sent_batch[index] += 1
+        self._fleet.sent_batch[list(set(self._table.instance[rows].tolist()))] += 1
 
     def _last_batch(self, rows: Int64) -> Int64:
         """The number of the last batch in which each row has a step: its successor's, if it has one. [n] -> [n]."""
@@ -170,29 +152,23 @@ class Dispatcher:
 
         Pass all rows of each instance. Shapes: [n] -> [n].
         """
-        fleet, pipeline, instances = self._fleet, self._table.pipeline, self._table.instance[rows]
-        waits = pipeline.state[rows] >= SENT
-        if not np.count_nonzero(waits):
-            return np.zeros(len(rows), dtype=np.int64)
-        done, last = fleet.done_batch[instances], self._last_batch(rows)
-        first = np.maximum(pipeline.batch[rows], done + 1)
-        waits &= last > done
-        lowest, highest = np.full(len(fleet.tokens), np.iinfo(np.int64).max), np.zeros(len(fleet.tokens), np.int64)
-        np.minimum.at(lowest, instances[waits], first[waits])
-        np.maximum.at(highest, instances[waits], last[waits])
-        unanswered: Int64 = np.where(highest == 0, 0, np.where(highest > lowest, 2, 1))[instances]
-        return unanswered
+        fleet, instances = self._fleet, self._table.instance[rows]
+        waits = self._table.pipeline.state[rows] >= SENT
+        waits &= self._last_batch(rows) > fleet.done_batch[instances]  # a late job runs in a further iteration
+        unanswered = np.zeros(len(fleet.tokens), dtype=np.int64)
+        waited_for = instances[waits]
+        unanswered[waited_for] = fleet.sent_batch[waited_for] - fleet.done_batch[waited_for]
+        return unanswered[instances]
 
-    def _send(self, rows: Int64, now_s: float) -> ThresholdChoice | None:
-        """Send the next step of each idle row. Returns: the choice of their thresholds; None if there are no rows."""
+    def _send(self, rows: Int64, now_s: float) -> None:
+        """Send the next step of each idle row."""
         if not len(rows):
-            return None
+            return
         choice = self._policy.choose(rows, self._table, self._fleet, now_s)
         batches = self._fleet.sent_batch[self._table.instance[rows]]
         self._table.pipeline.send(rows, choice.thresholds, self._encoder.kinds(rows), now_s, batches)
         if self._decisions is not None:
             self._decisions.record(rows, choice, now_s)
-        return choice
 
     def remove(self, row: int) -> None:
         """Take a request off its instance, if it has one; the instance may forget it."""
@@ -207,27 +183,19 @@ class Dispatcher:
         """Whether the policy may move each request to another instance for its next step. With an exact cache a move
         costs a prefill: it makes room for another request, but does not balance the load. Shapes: [n] -> [n]."""
         moves = self._policy.moves
-        if self._table.pipeline.exact and not self._policy.forms_batches:
+        if moves is MigrationPolicy.NEVER or (moves.balances and self._table.pipeline.exact):
             return np.zeros(len(rows), dtype=np.bool_)
-        if moves == MigrationPolicy.AT_RECOMPUTE:
-            return self._recomputes(rows)
-        return np.full(len(rows), moves == MigrationPolicy.AT_ANY_STEP)
+        return np.ones(len(rows), dtype=np.bool_) if moves is MigrationPolicy.AT_ANY_STEP else self._recomputes(rows)
 
     def _recomputes(self, rows: Int64) -> Bool:
         """Whether each request's next step is a recompute step on every instance. Shapes: [n] -> [n]."""
         return self._table.begins_block(rows) | (not self._table.pipeline.caching)
 
-    def _send_ahead(self, rows: Int64, now_s: float, chosen: ThresholdChoice | None = None) -> Int64:
-        """Send the successor of each step in flight, so that the instance need not wait for the scheduler.
-
-        `chosen` is the choice for `rows`, if it is made already. A successor binds the request to its instance for one
-        more step. Returns: the rows that have a successor.
-        """
-        may_send = self._may_send_successor(rows)
-        if not may_send.all():
-            rows, chosen = rows[may_send], None
+    def _send_ahead(self, rows: Int64, now_s: float) -> Int64:
+        """Send the successor of each step in flight, so that the instance need not wait for the scheduler. It binds the
+        request to its instance for one more step. Returns: the rows."""
         if len(rows):
-            chosen = chosen or self._policy.choose(rows, self._table, self._fleet, now_s)
+            chosen = self._policy.choose(rows, self._table, self._fleet, now_s)
             self._table.pipeline.send_ahead(rows, chosen.thresholds, self._may_cross(rows), now_s)
             if self._decisions is not None:
                 self._decisions.record(rows, chosen, now_s, ahead=True)
@@ -244,18 +212,16 @@ class Dispatcher:
     def _may_cross(self, rows: Int64) -> Bool:
         """Whether the first step of the next block may be sent along with a successor: the request cannot move there,
         and has no stop strings, so that the instance knows when its text has ended. Shapes: [n] -> [n]."""
-        table, fleet = self._table, self._fleet
-        stays = self._policy.moves is MigrationPolicy.NEVER
-        if self._policy.forms_batches:
-            stays |= not self._some_deferred  # such a policy moves a request only to make room for a waiting one
+        table, moves = self._table, self._policy.moves
+        if moves.balances:
+            stays = np.count_nonzero(self._fleet.open) == 1
         else:
-            stays |= np.count_nonzero(fleet.open) == 1
+            stays = moves is MigrationPolicy.NEVER or not self._some_deferred
         has_next_block = (table.blocks_left[rows] > 1) & ~table.has_pinned[rows]  # which may skip blocks
         crosses: Bool = has_next_block & ~table.has_stop_strings[rows] & stays
         return crosses
 
-    def _stays_in_block(self) -> bool:
-        """Whether a request runs all steps of a block on one instance."""
-        moves = self._policy.moves
-        at_recompute = moves is MigrationPolicy.AT_RECOMPUTE
-        return moves is MigrationPolicy.NEVER or (at_recompute and self._table.pipeline.caching)
+    def _sends_ahead(self) -> bool:
+        """Whether lookahead is on, and keeps no request from balancing the load within a block."""
+        within_block = self._policy.moves is MigrationPolicy.AT_ANY_STEP or not self._table.pipeline.caching
+        return self._lookahead > 0 and not (self._policy.moves.balances and within_block)

@@ -1,15 +1,27 @@
 """Builds the scheduler's core from its settings, for the live service and for the simulator."""
 
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
+
 import numpy as np
 
 from services.scheduler.core import CoreSettings, SchedulerCore
+from services.scheduler.policies import Policy
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.step_estimates import StepEstimates
 from shared.messages.cell import is_exact
 from shared.predictor_card import PredictorCard
 from shared.text import TextModel
 
 NO_TOKEN = -1
+
+
+def build_policy(settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Policy:
+    """The policy that the settings name. `options` are fields of its class, for simulations."""
+    policy: type[Policy] = resolve_name(find_policy(settings.policy_name).policy)
+    return policy.build(settings, estimates, **options)
 
 
 def build_core(
@@ -18,14 +30,16 @@ def build_core(
     card: PredictorCard | None,
     epoch: int,
     *,
+    asks_predictor: bool,
     keeps_records: bool = True,
     estimate_interval_s: float = 0.0,
+    **policy_options: Any,
 ) -> SchedulerCore:
     """Build the state machine with its policy.
 
     Without `text`, as in a simulation, no output ends early. Without a predictor's `card`, one token per step counts.
+    `policy_options`: see `build_policy`.
     """
-    policy = find_policy(settings.policy_name)
     thresholds = settings.candidates
     means = np.ones(len(thresholds)) if card is None else card.mean_tokens_per_step(np.array(thresholds))
     ending_text = text if settings.stop_at_eos else None
@@ -42,8 +56,10 @@ def build_core(
         end_ids=tuple(sorted(ending_text.end_ids)) if ending_text else (),
         step_timeout_s=settings.step_timeout_s,
         keeps_records=keeps_records,
-        learns_difficulty=policy.learns_difficulty,
+        learns_difficulty=find_policy(settings.policy_name).learns_difficulty,
+        asks_predictor=asks_predictor,
         estimate_interval_s=estimate_interval_s,
     )
     text_ended = ending_text.ended if ending_text else lambda _output_ids, _request, _checked: False
-    return SchedulerCore(core_settings, lambda estimates: policy.build(settings, estimates), text_ended)
+    make_policy = partial(build_policy, settings, **policy_options)
+    return SchedulerCore(core_settings, make_policy, text_ended)

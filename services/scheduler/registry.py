@@ -1,64 +1,44 @@
 """The policies by name. Every command, the services and the simulator read them here.
 
-A policy is imported when it is built, so that a command that only needs the names starts quickly.
+A policy is imported when it is built (`factory.build_policy`), so that a command that only needs the names starts
+quickly.
 """
 
 from dataclasses import dataclass
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from shared.errors import BadInput
-
-if TYPE_CHECKING:
-    from services.scheduler.policies import Policy
-    from services.scheduler.settings import SchedulerSettings
-    from services.scheduler.state.step_estimates import StepEstimates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEntry:
     """One policy, and its requirements."""
 
-    summary: str  # one line
-    builder: (
-        str  # MODULE:FUNCTION or MODULE:CLASS.METHOD; it takes the settings and the estimates and returns the policy
-    )
+    policy: str  # MODULE:CLASS
     uses_estimates: bool = False  # asks the step predictor; in a cell without one, one-shot estimates
     learns_difficulty: bool = True  # a request's own steps correct its one-shot estimate
     needs_profile: bool = False  # serves only instances that register a latency profile
     one_threshold: bool = False  # all requests have the setting `threshold`; `thresholds` is not used
 
-    def build(self, settings: "SchedulerSettings", estimates: "StepEstimates") -> "Policy":
-        return cast("Policy", resolve_name(self.builder)(settings, estimates))
 
-
+# One threshold; the instance with the fewest tokens; no moves
+_FIXED = PolicyEntry(policy="services.scheduler.policies.fixed:FixedThresholdPolicy", one_threshold=True)
 POLICIES: dict[str, PolicyEntry] = {
+    # One threshold for all by the booked work, lower where a deadline needs it; batches are chosen
     "dilaserve": PolicyEntry(
-        summary="one threshold for all by the booked work, lower where a deadline needs it; batches are chosen",
-        builder="services.scheduler.policies.dilaserve:DiLaServePolicy.build",
-        uses_estimates=True,
-        needs_profile=True,
+        policy="services.scheduler.policies.dilaserve:DiLaServePolicy", uses_estimates=True, needs_profile=True
     ),
+    # DiLaServe as the paper describes it: no step in reserve
     "paper": PolicyEntry(
-        summary="DiLaServe as the paper describes it: no step in reserve",
-        builder="services.scheduler.policies.paper:PaperPolicy.build",
+        policy="services.scheduler.policies.paper:PaperPolicy",
         uses_estimates=True,
         learns_difficulty=False,
         needs_profile=True,
     ),
-    "llumnix": PolicyEntry(
-        summary="one threshold; the instance with the fewest tokens, moves at recompute steps",
-        builder="services.scheduler.policies.fixed:build_llumnix",
-        one_threshold=True,
-    ),
-    "infaas": PolicyEntry(
-        summary="one threshold; the instance with the fewest tokens, no moves",
-        builder="services.scheduler.policies.fixed:build_infaas",
-        one_threshold=True,
-    ),
-    "fixed": PolicyEntry(
-        summary="infaas by another name", builder="services.scheduler.policies.fixed:build_infaas", one_threshold=True
-    ),
+    # As `fixed`, but a request moves at its recompute steps
+    "llumnix": PolicyEntry(policy="services.scheduler.policies.fixed:LlumnixPolicy", one_threshold=True),
+    "infaas": _FIXED,
+    "fixed": _FIXED,
 }
 DEFAULT_POLICY = "dilaserve"
 

@@ -1,11 +1,10 @@
 """Settings of the scheduler."""
 
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES
 from shared.errors import BadInput
@@ -17,6 +16,8 @@ Margin = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
+    removed: ClassVar[tuple[str, ...]] = ("estimates", "load_control", "moves")
+
     model: str  # model directory or hub id; the scheduler reads its tokenizer and configuration
     model_name: str = ""  # model name in the API; empty: the directory's name
     policy: PolicyName | None = None  # scheduling policy; unset: the cell's
@@ -27,10 +28,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     cache: CacheName | None = None  # KV cache mode; unset: the cell's
     edit_threshold: Threshold | None = None  # LLaDA2.1's second threshold; 1: no token changes; unset: the cell's
     predictor: str = ""  # directory of the predictor's card; empty: `predictor` in the model's directory
-    estimates: Literal["predictor", "one-shot"] = "predictor"  # source of a request's remaining steps
-    load_control: bool = True  # lower the highest allowed threshold under load
     margin_steps: Margin = 0.0  # steps of slack before a deadline (policy paper)
-    moves: MigrationPolicy | None = None  # when a request may migrate; unset: as the policy has it
     guaranteed_priority: int | None = None  # requests of at least this priority keep all thresholds under load
     key_weights: tuple[str, ...] = ()  # KEY=WEIGHT: shares of API keys under load; 1 if not named (policy dilaserve)
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent ahead of the last result

@@ -7,7 +7,7 @@ from shared.arrays import Bool, Float64, Int32, Int64
 class CheckedPipeline(StepPipeline):
     """For tests; assign it to a pipeline's `__class__`."""
 
-    def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float, batches: Int64 | int = 0) -> None:
+    def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float, batches: Int64) -> None:
         self._assert_state(rows, IDLE)
         super().send(rows, thresholds, kinds, now_s, batches)
 

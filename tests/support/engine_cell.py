@@ -4,7 +4,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -335,8 +334,6 @@ def _predict(text: Text, position: int, current: int) -> tuple[int, float]:
 
 class AnyBatch(FixedThresholdPolicy):
     """Chooses batches at random, as far as the protocol allows."""
-
-    forms_batches: ClassVar[bool] = True
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:  # noqa: ARG002
         draws = np.random.default_rng([int(now_s * 100), *table.ticket[rows].tolist()]).random(len(rows))

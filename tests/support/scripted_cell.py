@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Command, Event, FinishRequest, SendJobs
+from services.scheduler.factory import build_policy
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from tests import builders
@@ -17,6 +19,7 @@ PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
     for tokens in (32, 1024, 8192)
 )
 THRESHOLDS = (0.5, 0.7, 0.9)
+SETTINGS = SchedulerSettings.__struct_fields__
 TOKENS_PER_STEP = (4.0, 2.0, 1.0)
 registered = partial(builders.registered, profile=PROFILE)
 draining = partial(builders.draining, profile=PROFILE)
@@ -48,20 +51,22 @@ class ScriptedCell:
 
 
 def make_cell(
-    instances: dict[str, int], *, caching: bool = False, exact: bool = False, per_step: int = 4, **options: object
+    instances: dict[str, int], *, caching: bool = False, exact: bool = False, per_step: int = 4, **options: Any
 ) -> ScriptedCell:
-    """`instances` maps names to TP degrees."""
-    given = {"policy": "paper", **options}
-    settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)  # type: ignore[arg-type]
+    """`instances` maps names to TP degrees; `options` are settings, or fields of the policy."""
+    given = {"policy": "paper", **{name: value for name, value in options.items() if name in SETTINGS}}
+    settings = SchedulerSettings(model="m", thresholds=THRESHOLDS, **given)
     policy = find_policy(settings.policy_name)
+    of_policy = {name: value for name, value in options.items() if name not in SETTINGS}
     core = builders.scheduler_core(
-        lambda estimates: policy.build(settings, estimates),
+        partial(build_policy, settings, **of_policy),
         thresholds=THRESHOLDS,
         tokens_per_step=TOKENS_PER_STEP,
         end_ids=(),
         caching=caching,
         exact_cache=exact,
         learns_difficulty=policy.learns_difficulty,
+        asks_predictor=policy.uses_estimates,
     )
     cell = ScriptedCell(core, {name: ScriptedWorker(name, per_step) for name in instances})
     cell.send(*[registered(name, tp_degree=tp) for name, tp in instances.items()])

@@ -7,19 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shared.arrays import Bool, Float64, Int32, Int64
+from shared.arrays import Bool, Float64, Int64
 
 MIN_BATCH = 2  # most urgent requests of an instance that always step
 RECOMPUTE_SHARE = 0.3  # of the steps to choose from; from this share on, the recompute steps run
-
-
-def punctual_first(group: Int64, late: Bool, priority: Int32, joined: Bool) -> Bool:
-    """The requests that are not late, and the late ones of higher priority than the others of their instance, or
-    without others. Shapes: [n], joined as in `within_pace` -> [n]."""
-    highest = np.full(int(group.max()) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(highest, group[~late], priority[~late])
-    steps: Bool = ~late | (priority > highest[group]) | joined
-    return steps
 
 
 def within_pace(group: Int64, pace_s: Float64, joined: Bool, iteration_s: Callable[[Int64, Int64], Float64]) -> Bool:

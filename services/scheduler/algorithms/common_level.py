@@ -8,7 +8,7 @@ Arrays hold n requests, k instances and c candidate thresholds, ascending.
 
 import numpy as np
 
-from shared.arrays import Float64, Int64
+from shared.arrays import Float64
 
 # The booked share of the SLO window at which the level leaves the highest candidate, passes the middle of the range,
 # and reaches the lowest candidate.
@@ -24,13 +24,6 @@ def booked_share(instance_shares: Float64) -> float:
     """
     speed = float((1.0 / instance_shares).sum()) if len(instance_shares) else 0.0
     return 1.0 / speed if speed > 0 else np.inf
-
-
-def lateness_factor(weight: float, late: Int64 | int, requests: Int64 | int) -> Float64:
-    """The factor on the booked share, 1 + `weight` times the share of late requests: their work took longer than was
-    booked. One late request is chance. Shapes: any, of groups of requests -> the same."""
-    factor: Float64 = 1 + weight * np.maximum(late - 1, 0) / np.maximum(requests, 1)
-    return factor
 
 
 def levels_at(booked: Float64, lowest: float, highest: float) -> Float64:

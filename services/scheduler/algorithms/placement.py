@@ -13,7 +13,7 @@ from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Float64, Int32, Int64
 
 MIN_WAITING = 8  # requests without an instance; filtering fewer takes longer than placing them
-MIN_DISPLACEMENT_S = 1.0  # a request displaces those whose deadline is later by more than this
+MIN_DISPLACEMENT_S = 1.0  # a request on an instance counts as due this much earlier: a close call moves nobody
 Cost = Callable[[Fleet, Int64], Float64]
 
 
@@ -110,45 +110,42 @@ def _batch_with(row: int, tokens: int, loads: _Loads, table: RequestTable) -> In
     return batch
 
 
-def place_by_deadline(
-    rows: Int64, rank_s: Float64, urgent: Bool, table: RequestTable, fleet: Fleet, cost: Cost
+def place_with_displacement(
+    rows: Int64, urgent: Bool, table: RequestTable, fleet: Fleet, cost: Cost
 ) -> tuple[Int64, Int64]:
-    """Place the waiting requests in the order of their deadlines. A request that finds no room displaces requests with
-    later deadlines; an urgent request keeps an instance free until it fits, so that smaller ones do not starve it.
+    """Place the waiting ones of `rows`, which are in the order of service. A request that finds no room displaces later
+    ones; an urgent request keeps an instance free until it fits, so that smaller ones do not starve it.
 
     Of `rows`, those with an instance may be displaced. Source: Algorithm 3 (FindBestInstance) in another order.
-    Shapes: rows, rank_s (deadlines, or another order in seconds) and urgent [n] -> the rows that move [m], and each
-    one's instance index, or NOWHERE, [m].
+    Shapes: rows and urgent [n] -> the rows that move [m], and each one's instance index, or NOWHERE, [m].
     """
     waits = table.instance[rows] == NOWHERE
     if not np.count_nonzero(waits):
         return rows[:0], rows[:0]
     loads, placed = _Loads(fleet), table.instance[rows].astype(np.int64)
-    _place_each(waits.nonzero()[0], rows, rank_s, urgent, placed, loads, table, cost)
+    _place_each(waits, rows, urgent, placed, loads, table, cost)
     unplaced = waits & (placed == NOWHERE)
-    displaceable = ~waits & (rank_s > rank_s[unplaced].min(initial=np.inf) + MIN_DISPLACEMENT_S)
+    displaceable = ~waits & np.logical_or.accumulate(unplaced)
     if np.count_nonzero(displaceable):
         for i in displaceable.nonzero()[0].tolist():
             loads.add(int(placed[i]), -int(table.tokens[rows[i]]))
-        rank_s = np.where(displaceable, rank_s - MIN_DISPLACEMENT_S, rank_s)
         loads.reserved = NOWHERE
-        _place_each((unplaced | displaceable).nonzero()[0], rows, rank_s, urgent, placed, loads, table, cost)
+        _place_each(unplaced | displaceable, rows, urgent, placed, loads, table, cost)
     changed = placed != table.instance[rows]
     return rows[changed], placed[changed]
 
 
 def _place_each(
-    which: Int64, rows: Int64, rank_s: Float64, urgent: Bool, placed: Int64, loads: _Loads, table: RequestTable,
-    cost: Cost,
-) -> None:  # fmt: skip
-    """Write the instances of the requests `which`, indices into the arrays, to `placed`."""
+    which: Bool, rows: Int64, urgent: Bool, placed: Int64, loads: _Loads, table: RequestTable, cost: Cost
+) -> None:
+    """Write the instances of those of `rows` that `which` selects to `placed`. Shapes: [n] each."""
     tokens = table.tokens[rows]
-    fitting = tokens[which] <= loads.longest_fitting()
-    first_blocked = which[~fitting & urgent[which]]
-    first_blocked = first_blocked[rank_s[first_blocked].argsort()[:1]]
-    which = np.concatenate([which[fitting | (placed[which] != NOWHERE)], first_blocked])
+    fitting = tokens <= loads.longest_fitting()
+    first_blocked = (which & ~fitting & urgent).nonzero()[0][:1]
+    which = which & (fitting | (placed != NOWHERE))
+    which[first_blocked] = True
     max_tokens = inf  # a request of this length or more finds no room
-    for i in which[rank_s[which].argsort(kind="stable")].tolist():
+    for i in which.nonzero()[0].tolist():
         current, length, is_retry = int(placed[i]), int(tokens[i]), bool(table.suspect[rows[i]])
         placed[i] = NOWHERE
         if length < max_tokens:

@@ -32,10 +32,3 @@ def choose_thresholds(left_s: Float64, slo_left_s: Float64, lowest: Int64, highe
     fits = (left_s <= slo_left_s[:, None]) & (candidates <= highest[:, None])
     chosen: Int64 = np.maximum((fits * candidates).max(axis=1), lowest)
     return chosen
-
-
-def candidate_of(thresholds: Float64, candidates: Float64) -> Int64:
-    """The index of the candidate that each threshold counts as: the next higher one, or the highest. Shapes: thresholds
-    [n], candidates [c], ascending -> [n]."""
-    found: Int64 = np.minimum(candidates.searchsorted(thresholds), len(candidates) - 1)
-    return found

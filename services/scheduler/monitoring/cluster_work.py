@@ -7,6 +7,7 @@ import numpy as np
 from services.scheduler.algorithms.common_level import steps_at
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import FinishRequest
+from services.scheduler.policies import MigrationPolicy
 from shared.arrays import Float64, Int64
 from shared.messages.requests import ServingStats
 from shared.messages.stats import CURVE_TOKENS, ClusterWork, InstanceClass, WorkGroup
@@ -75,7 +76,7 @@ def cluster_work(core: SchedulerCore, shares: ServedShares, now_s: float) -> Clu
     return ClusterWork(
         classes=classes,
         groups=_groups(core, now_s),
-        by_deadline=core.policy.forms_batches,
+        by_deadline=core.policy.moves is MigrationPolicy.FOR_ROOM,
         lowest_threshold=core.policy.lowest_threshold,
         mean_steps_share=shares.mean_steps,
         least_steps_share=shares.least_steps,

@@ -2,14 +2,16 @@
 
 import enum
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, Self
 
 import numpy as np
 
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import Bool, Float64, Int64
+from services.scheduler.state.step_estimates import StepEstimates
+from shared.arrays import Bool, Int64
 from shared.messages.stats import ClusterLoad
 
 LOAD_CONTROL_INTERVAL_S = 0.05  # maximum time between two runs of load control
@@ -19,30 +21,25 @@ class MigrationPolicy(enum.StrEnum):
     """When a request may move to another instance."""
 
     NEVER = "never"
+    FOR_ROOM = "room"  # at the steps of AT_RECOMPUTE, but only to make room for a request that waits
     AT_RECOMPUTE = "recompute"  # when its next step rebuilds the KV cache anyway; without a cache, at any step
     AT_ANY_STEP = "any"  # with a cache, the cost is an additional recompute step
 
-
-@dataclass(frozen=True, slots=True)
-class ThresholdChoice:
-    """Thresholds chosen for steps, and the values that decided. Shapes: all [n]."""
-
-    thresholds: Float64
-    allowed: Float64  # the highest threshold that load control allows
-    time_left_s: Float64  # predicted time to the last token at the threshold; NaN without a prediction
-    step_latency_s: Float64  # expected on the request's instance, at its present load
+    @property
+    def balances(self) -> bool:
+        """Whether requests also move when none waits."""
+        return self in {MigrationPolicy.AT_RECOMPUTE, MigrationPolicy.AT_ANY_STEP}
 
 
 class Policy(ABC):
-    """The part of the core that differs between serving systems.
+    """The part of the core that differs between serving systems."""
 
-    Without `forms_batches`, every placed request steps in every iteration of its instance. With it, a batch is chosen
-    when the instance's next iteration has none yet, by `select`.
-    """
-
-    forms_batches: ClassVar[bool] = False
     moves: MigrationPolicy
-    uses_estimates: bool  # whether the core requests estimates from the step predictor
+
+    @classmethod
+    @abstractmethod
+    def build(cls, settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Self:
+        """The policy by these settings. `options` are further fields, for simulations."""
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
         """Run load control: when a request arrives, when an instance joins, changes or leaves, and periodically.
@@ -68,7 +65,7 @@ class Policy(ABC):
         """The confidence threshold of the next step of each of `rows`, [n]."""
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:  # noqa: ARG002
-        """Which of `rows` step in the next batch of their instance; `joined` are the rows that are in it already.
+        """Which of `rows` step in the next batch of their instance, by default all; `joined` are in it already.
 
         An instance without a row in `joined` must get at least one. Shapes: rows [n] -> [n].
         """

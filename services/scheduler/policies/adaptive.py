@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from services.scheduler.policies import MigrationPolicy, Policy
+from services.scheduler.policies import Policy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Float64
@@ -17,24 +17,10 @@ class AdaptivePolicy(Policy):
 
     candidates: Float64  # [c], the administrator's thresholds, ascending
     estimates: StepEstimates
-    moves: MigrationPolicy = MigrationPolicy.AT_RECOMPUTE
-    uses_estimates: bool = True
-    load_control: bool = True
+    load_control: bool = True  # False: every request may use the highest candidate; for simulations
     guaranteed_priority: int | None = None
 
     @classmethod
-    def build(cls, settings: SchedulerSettings, estimates: StepEstimates) -> Self:
-        return cls(
-            candidates=np.array(settings.candidates),
-            estimates=estimates,
-            moves=settings.moves or MigrationPolicy.AT_RECOMPUTE,
-            uses_estimates=settings.estimates == "predictor",
-            load_control=settings.load_control,
-            guaranteed_priority=settings.guaranteed_priority,
-            **cls.own_fields(settings),
-        )
-
-    @classmethod
-    def own_fields(cls, settings: SchedulerSettings) -> dict[str, Any]:  # noqa: ARG003
-        """The fields of the subclass."""
-        return {}
+    def build(cls, settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Self:
+        candidates, priority = np.array(settings.candidates), settings.guaranteed_priority
+        return cls(candidates=candidates, estimates=estimates, guaranteed_priority=priority, **options)

@@ -2,21 +2,20 @@
 requests step in each iteration."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from services.scheduler.algorithms.batching import of_one_kind, punctual_first, within_pace
+from services.scheduler.algorithms.batching import MIN_BATCH, of_one_kind, within_pace
 from services.scheduler.algorithms.common_level import (
     STEP_FACTOR,
     STEP_MARGIN,
     booked_share,
     highest_within,
-    lateness_factor,
     level_at,
     steps_at,
 )
-from services.scheduler.algorithms.placement import place_by_deadline, step_latency
+from services.scheduler.algorithms.placement import MIN_DISPLACEMENT_S, place_with_displacement, step_latency
 from services.scheduler.algorithms.work_estimates import (
     BatchLatency,
     booked_shares,
@@ -24,13 +23,14 @@ from services.scheduler.algorithms.work_estimates import (
     pace_s,
     request_parts,
 )
-from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, ThresholdChoice
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy
 from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.policies.fair_keys import FairKeys
-from services.scheduler.policies.pace_limits import kept_pace_s, needed_pace_s
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
+from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import IDLE, SENT
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.steps import RECOMPUTE
@@ -40,26 +40,23 @@ MAX_BOOKED_FOR_PACE = 0.7  # booked share above which batches are not cut for th
 # The kinds of step run in separate iterations if merging them saves less than this share of a recompute iteration's
 # base: recompute steps can gather, and then share one base
 MAX_SHARED_LAUNCH = 0.5
-OVER_SHARE_S = 1e5  # a request behind a whole share of its key's has the rank of a deadline this much later
 
 
 @dataclass(slots=True, kw_only=True)
 class DiLaServePolicy(AdaptivePolicy):
     """Writes the columns `level`, `least_steps` and `booked` of the table, and `tight` of the fleet."""
 
-    forms_batches: ClassVar[bool] = True
     # Part of its SLO: placement may reserve an instance for a request with less time left, or a late one
     urgent_share: ClassVar[float] = 0.6
     late_slos: ClassVar[float] = 4.0  # a late request is served as if it were due this much later, in its SLOs
-    lateness: ClassVar[float] = 5.0  # added to the factor on the booked share if all requests are late
+    moves: MigrationPolicy = MigrationPolicy.FOR_ROOM
     keys: FairKeys = field(default_factory=lambda: FairKeys({}))
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
-    _some_deferrable: bool = False  # at the last run of load control
 
     @classmethod
-    def own_fields(cls, settings: SchedulerSettings) -> dict[str, Any]:
-        return {"keys": FairKeys(settings.weight_of_key)}
+    def build(cls, settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Self:
+        return super(DiLaServePolicy, cls).build(settings, estimates, keys=FairKeys(settings.weight_of_key), **options)
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
         """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
@@ -77,75 +74,45 @@ class DiLaServePolicy(AdaptivePolicy):
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
             keys = float(further_keys(rows, table, fleet).mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share, keys)
-            late = rows[self._is_deferrable(rows, table, now_s)]
-            self._some_deferrable = len(late) > 0
-            planned = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
-            self._booked = planned * float(lateness_factor(self.lateness, len(late), len(rows)))
+            self._booked = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
         level = level_at(self._booked, lowest, highest) if self.load_control else highest
         table.level[rows] = level
         self.keys.forget()
         if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
             parts = request_parts(rows, steps - recompute_steps, recompute_steps, table, fleet)
-            counts = (np.bincount(table.key[some], minlength=len(table.keys.names)) for some in (late, rows))
-            factors = lateness_factor(self.lateness, *counts)[table.key[rows]]
-            self.keys.set_levels(rows, planned * parts * factors, lowest, highest, table)
+            self.keys.set_levels(rows, self._booked * parts, lowest, highest, table)
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
         """By priority, then by key share, then by deadline; late requests count as due `late_slos` SLOs later."""
-        slo_s = table.slo_s[rows]
-        left_s = table.time_left_s(rows, now_s)
-        rank_s = np.where(left_s < 0, left_s + self.late_slos * slo_s, left_s)
-        rank_s += OVER_SHARE_S * self.keys.shares_before(rows, rank_s, table)
-        priority = table.priority[rows]
-        if np.count_nonzero(priority):
-            _, order = np.unique(-priority, return_inverse=True)
-            rank_s += order * (2 * np.abs(rank_s).max() + 1e6)
-        return place_by_deadline(rows, rank_s, left_s < self.urgent_share * slo_s, table, fleet, step_latency)
+        left_s, slo_s = table.time_left_s(rows, now_s), table.slo_s[rows]
+        due_s = np.where(left_s < 0, left_s + self.late_slos * slo_s, left_s)
+        due_s[table.instance[rows] != NOWHERE] -= MIN_DISPLACEMENT_S
+        order = np.lexsort((due_s, self.keys.shares_before(rows, due_s, table), -table.priority[rows]))
+        urgent = left_s < self.urgent_share * slo_s
+        return place_with_displacement(rows[order], urgent[order], table, fleet, step_latency)
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
         """The most urgent requests, as many as the strictest pace limit allows, and one kind of step where that is
-        cheaper. On an instance that is at most half full, late requests wait for those that are not late."""
+        cheaper."""
         every = np.concatenate([rows, joined]) if len(joined) else rows
         if len(every) == 1:
             return np.ones(1, dtype=np.bool_)[: len(rows)]
         is_joined = np.arange(len(every)) >= len(rows)
         instances, group = _groups(table.instance[every])
-        if not self._some_deferrable:
-            return self._batch(every, instances, group, is_joined, table, fleet, now_s)[: len(rows)]
-        late = self._is_deferrable(every, table, now_s) & _at_most_half_full(instances, fleet)[group]
-        steps = punctual_first(group, late, table.priority[every], is_joined)
-        steps[steps] = self._batch(every[steps], instances, group[steps], is_joined[steps], table, fleet, now_s)
-        return steps[: len(rows)]
-
-    def _batch(
-        self, rows: Int64, instances: Int64, group: Int64, joined: Bool, table: RequestTable, fleet: Fleet, now_s: float
-    ) -> Bool:
-        """Which requests step, if late ones count like others. Shapes: instances [k], group (index of each request's
-        instance) and joined [n] -> [n]."""
-        latency = self._latency
+        chosen = np.ones(len(every), dtype=np.bool_)
+        if self._latency is not None and np.count_nonzero(fleet.tight[instances]):
+            latency, limit_s = self._latency, needed_pace_s(every, self._latency, table, now_s)
+            chosen = within_pace(group, limit_s, is_joined, lambda of, number: latency.seconds(instances[of], number))
         # With an exact cache only arrivals recompute: too few to gather
         separates = self._separates(instances, fleet) & (not table.pipeline.exact)
-        limit_s = None if latency is None else self._pace_limit_s(rows, instances, latency, table, fleet, now_s)
-        if latency is None or limit_s is None:
-            return self._of_one_kind(rows, group, joined, separates, table)
-        chosen = within_pace(group, limit_s, joined, lambda of, number: latency.seconds(instances[of], number))
-        chosen[chosen] = self._of_one_kind(rows[chosen], group[chosen], joined[chosen], separates, table)
-        return chosen
-
-    def _of_one_kind(self, rows: Int64, group: Int64, joined: Bool, separates: Bool, table: RequestTable) -> Bool:
-        """Which requests step, as in `of_one_kind`, if the kinds run separately anywhere. Shapes: as in `_batch`."""
-        if not np.count_nonzero(separates):
-            return np.ones(len(rows), dtype=np.bool_)
-        return of_one_kind(group, self._recomputes(rows, joined, table), joined, separates)
-
-    def _is_deferrable(self, rows: Int64, table: RequestTable, now_s: float) -> Bool:
-        """Whether each request is late by less than `late_slos`; later still it is served like others. Shapes: [n]."""
-        left_s = table.time_left_s(rows, now_s)
-        late: Bool = (left_s < 0) & (left_s > -self.late_slos * table.slo_s[rows])
-        return late
+        if np.count_nonzero(separates):
+            some, some_joined = every[chosen], is_joined[chosen]
+            recomputes = self._recomputes(some, some_joined, table)
+            chosen[chosen] = of_one_kind(group[chosen], recomputes, some_joined, separates)
+        return chosen[: len(rows)]
 
     def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
         """The common level, or the highest threshold below it at which the request meets its deadline."""
@@ -183,17 +150,6 @@ class DiLaServePolicy(AdaptivePolicy):
         tight[instances[needed_s < latency.seconds(instances, fleet.requests[instances])]] = True
         return tight
 
-    def _pace_limit_s(
-        self, rows: Int64, instances: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float
-    ) -> Float64 | None:
-        """The slowest pace that each request allows; None if no request has a limit. Shapes: rows [n] -> [n]."""
-        is_tight = np.count_nonzero(fleet.tight[instances])
-        needed_s = needed_pace_s(rows, latency, table, now_s) if is_tight else None
-        if not self.keys.some_exceed:
-            return needed_s
-        kept_s = kept_pace_s(rows, self.estimates.remaining, self.candidates, latency, table, now_s)
-        return kept_s if needed_s is None else np.minimum(needed_s, kept_s)
-
     def _recomputes(self, rows: Int64, joined: Bool, table: RequestTable) -> Bool:
         """Whether the step of each in the batch is a recompute step. Shapes: rows and joined [n] -> [n]."""
         state = table.pipeline.state[rows]
@@ -212,12 +168,13 @@ def _groups(instances: Int32) -> tuple[Int64, Int64]:
     return different.astype(np.int64), group
 
 
-def _at_most_half_full(instances: Int64, fleet: Fleet) -> Bool:
-    """Whether at most half of each instance's room for requests and tokens is in use: then a late request that waits
-    in its place blocks no arrival. Shapes: [k]."""
-    half_full: Bool = 2 * fleet.requests[instances] <= fleet.max_requests[instances]
-    half_full &= 2 * fleet.tokens[instances] <= fleet.max_tokens[instances]
-    return half_full
+def needed_pace_s(rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
+    """The seconds between two steps at which each request meets its deadline at its lowest threshold; infinity, so no
+    limit, if no batch is fast enough. Shapes: rows [n] -> [n]."""
+    small_batch_s = latency.seconds(table.instance[rows], np.array(MIN_BATCH + 1))
+    needed_s = (table.time_left_s(rows, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
+    needed_s[needed_s < small_batch_s] = np.inf
+    return needed_s
 
 
 def _rounded_down(thresholds: Float64, candidates: Float64) -> Float64:

@@ -1,16 +1,18 @@
-"""The baselines: one threshold for all requests. They differ in when a request may move.
+"""The baselines: one threshold for all requests, placed on the instance with the fewest tokens.
 
-`fixed` and `infaas`: dispatched once, to the instance with the fewest tokens (INFaaS as the paper adapts it).
-`llumnix`: the same measure of load, and a request moves at its recompute steps (Llumnix as the paper adapts it).
+`infaas`, also named `fixed`: dispatched once (INFaaS as the paper adapts it). `llumnix`: a request moves at its
+recompute steps (Llumnix as the paper adapts it).
 """
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
 from services.scheduler.algorithms.placement import place_first_come, token_load
-from services.scheduler.policies import MigrationPolicy, Policy, ThresholdChoice
+from services.scheduler.policies import MigrationPolicy, Policy
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
@@ -21,7 +23,10 @@ from shared.arrays import Int64
 class FixedThresholdPolicy(Policy):
     threshold: float = 0.9
     moves: MigrationPolicy = MigrationPolicy.NEVER
-    uses_estimates: bool = False
+
+    @classmethod
+    def build(cls, settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Self:  # noqa: ARG003
+        return cls(settings.one_threshold, **options)
 
     @property
     def lowest_threshold(self) -> float:
@@ -37,10 +42,6 @@ class FixedThresholdPolicy(Policy):
         return ThresholdChoice(thresholds, thresholds, np.full(len(rows), np.nan), step_latency_s)
 
 
-def build_infaas(settings: SchedulerSettings, _estimates: StepEstimates) -> FixedThresholdPolicy:
-    """`infaas` and `fixed`."""
-    return FixedThresholdPolicy(settings.one_threshold, settings.moves or MigrationPolicy.NEVER)
-
-
-def build_llumnix(settings: SchedulerSettings, _estimates: StepEstimates) -> FixedThresholdPolicy:
-    return FixedThresholdPolicy(settings.one_threshold, settings.moves or MigrationPolicy.AT_RECOMPUTE)
+@dataclass(frozen=True, slots=True)
+class LlumnixPolicy(FixedThresholdPolicy):
+    moves: MigrationPolicy = MigrationPolicy.AT_RECOMPUTE

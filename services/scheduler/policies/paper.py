@@ -1,18 +1,21 @@
 """The paper's policy: deadline and cluster load decide a request's threshold; the fastest instance runs it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from services.scheduler.algorithms.placement import place_first_come, step_latency
-from services.scheduler.algorithms.thresholds import candidate_of, choose_thresholds, time_left_s
-from services.scheduler.policies import ThresholdChoice
+from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
+from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state.candidates import candidate_of
+from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 
@@ -21,11 +24,12 @@ from shared.messages.stats import ClusterLoad
 class PaperPolicy(AdaptivePolicy):
     """Algorithms 1 to 5, with a reserve before the deadline (see `choose`)."""
 
+    moves: MigrationPolicy = MigrationPolicy.AT_RECOMPUTE
     margin_steps: float = 0.0
 
     @classmethod
-    def own_fields(cls, settings: SchedulerSettings) -> dict[str, Any]:
-        return {"margin_steps": settings.margin_steps}
+    def build(cls, settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Self:
+        return super(PaperPolicy, cls).build(settings, estimates, margin_steps=settings.margin_steps, **options)
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> ClusterLoad | None:  # noqa: ARG002
         """Adaptive load control over all requests; writes `level`.

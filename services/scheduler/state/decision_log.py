@@ -1,8 +1,9 @@
 """Records the decisions for each step of each request; the outcome contains them."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from services.scheduler.policies import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float32, Float64, Int32, Int64, pack_float32, pack_int32
@@ -14,6 +15,16 @@ COLUMNS = (
 )  # fmt: skip
 BLOCK, KIND = COLUMNS.index("blocks"), COLUMNS.index("kinds")
 NUM_FLOATS = 5  # the first COLUMNS are fractions; the others are integers, exact in float32 up to 2^24
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdChoice:
+    """Thresholds chosen for steps, and the values that decided. Shapes: all [n]."""
+
+    thresholds: Float64
+    allowed: Float64  # the highest threshold that load control allows
+    time_left_s: Float64  # predicted time to the last token at the threshold; NaN without a prediction
+    step_latency_s: Float64  # expected on the request's instance, at its present load
 
 
 class DecisionLog:

@@ -58,8 +58,7 @@ class JobEncoder:
         thresholds = pack_float32(np.where(is_successor, pipeline.next_threshold[rows], pipeline.threshold[rows]))
         kind = np.where(is_successor, pipeline.successor_kind, pipeline.kind[rows])
         kinds = pack_int32(np.where(is_across, pipeline.next_block_kind, kind))
-        batch = pipeline.batch[rows]
-        batches = pack_int32(batch + is_successor) if np.count_nonzero(batch) else b""
+        batches = pack_int32(pipeline.batch[rows] + is_successor)
         commands = []
         index_of_row = instances.tolist()
         for index in sorted({*index_of_row, *drops}):

@@ -14,18 +14,13 @@ MEASURE_EVERY = 4  # iterations; the others do not correct the costs, as a profi
 def observe_iterations(
     table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Float64, cached: Int32, now_s: float
 ) -> None:
-    """Record the finished steps of `rows`, before the pipeline completes them; the pace is that of numbered batches.
+    """Record the finished steps of `rows`, before the pipeline completes them.
     Units: latency_s [n], of the iteration that ran each step, 0: not measured; cached [n], tokens that a recompute step
     did not feed."""
-    pipeline, instances = table.pipeline, table.instance[rows]
-    batches = pipeline.batch[rows]
-    if not np.count_nonzero(batches):
-        if len(rows) and table.steps[rows[0]] % MEASURE_EVERY == 0:
-            _observe_costs(table, fleet, rows, latency_s, cached)
-        return
+    instances = table.instance[rows]
     seen = np.bincount(instances).nonzero()[0]
     fleet.changed[seen] = True
-    np.maximum.at(fleet.done_batch, instances, batches)
+    np.maximum.at(fleet.done_batch, instances, table.pipeline.batch[rows])
     _observe_pace(table, fleet, rows, instances, now_s)
     measured = seen[fleet.done_batch[seen] % MEASURE_EVERY == 0]
     if len(measured) == len(seen):

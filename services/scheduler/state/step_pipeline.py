@@ -36,7 +36,7 @@ class StepPipeline(Columns):
     threshold: Float64  # confidence threshold of the step in flight, or of the last one
     next_threshold: Float64  # confidence threshold of the successor
     sent_s: Float64  # Unix time of the last send, seconds
-    batch: Int64  # number of the instance's iteration that runs the step in flight; 0: any
+    batch: Int64  # number of the instance's iteration that runs the step in flight
 
     def __init__(self, capacity: int, *, caching: bool, exact: bool = False) -> None:
         """`caching`: whether a step within a block uses the KV cache. `exact`: whether the first step of the next block
@@ -51,17 +51,12 @@ class StepPipeline(Columns):
         """The rows with a step at an instance."""
         return (self.state >= SENT).nonzero()[0]
 
-    def without_successor(self) -> Int64:
-        """The rows with a step at an instance, and no successor."""
-        rows: Int64 = (self.state == SENT).nonzero()[0]
-        return rows
-
     def unanswered_since(self, time_s: float) -> Int64:
         """The rows in flight to which nothing was sent since `time_s`, Unix time in seconds."""
         rows: Int64 = ((self.state >= SENT) & (self.sent_s < time_s)).nonzero()[0]
         return rows
 
-    def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float, batches: Int64 | int = 0) -> None:
+    def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float, batches: Int64) -> None:
         """IDLE → SENT."""
         self.state[rows] = SENT
         self.batch[rows] = batches
@@ -90,7 +85,7 @@ class StepPipeline(Columns):
         kinds = np.where(block_ended, self.next_block_kind, self.successor_kind)
         self.kind[rows] = np.where(has_successor, kinds, self.kind[rows])
         self.threshold[rows] = np.where(has_successor, self.next_threshold[rows], self.threshold[rows])
-        self.batch[rows] += self.batch[rows] > 0  # a successor is of the next iteration
+        self.batch[rows] += 1  # a successor is of the next iteration
 
     def take_back(self, rows: Int64 | int) -> None:
         """Any state → IDLE: the steps are lost, or unanswered, or their instance lacks the request."""

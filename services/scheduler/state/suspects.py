@@ -8,6 +8,8 @@ import numpy as np
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Int64
 
+MAX_ATTEMPTS = 3  # failed attempts of one step, alone or with an invalid result, after which the request fails
+
 
 def suspect(table: RequestTable, rows: Int64) -> None:
     """One instance failed during the steps of these rows. A step that ran alone is the cause, so its attempt counts."""

@@ -28,7 +28,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("example_policy")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code, str(PAGE), "exec"), module.__dict__)  # noqa: S102  (the page's own code)
-    entry = PolicyEntry(summary="", builder="example_policy:build", uses_estimates=True, needs_profile=True)
+    entry = PolicyEntry(policy="example_policy:TwoThresholdPolicy", uses_estimates=True, needs_profile=True)
     monkeypatch.setitem(POLICIES, NAME, entry)
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.scheduler import events as ev
-from services.scheduler.core import MAX_ATTEMPTS
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
+from services.scheduler.state.suspects import MAX_ATTEMPTS
 from services.worker.engine.cache_mode import CacheMode
 from shared.arrays import Int64, unpack_int32
 from shared.messages.requests import OutcomeStatus

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core import MAX_ATTEMPTS, SchedulerCore
+from services.scheduler.core import SchedulerCore
 from services.scheduler.events import FinishRequest, SaveCheckpoint, SendJobs
 from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.output_buffer import MASKED
+from services.scheduler.state.suspects import MAX_ATTEMPTS
 from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepFailure, StepResults, StepTopTokens

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -27,7 +26,6 @@ LOOKAHEADS = pytest.mark.parametrize("lookahead", [0, 1])
 class NamedBatches(FixedThresholdPolicy):
     """The requests in `sit_out` step only if no other request of their instance does."""
 
-    forms_batches: ClassVar[bool] = True
     sit_out: set[str] = field(default_factory=set)
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:  # noqa: ARG002

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.algorithms.batching import MIN_BATCH, RECOMPUTE_SHARE, of_one_kind, punctual_first, within_pace
+from services.scheduler.algorithms.batching import MIN_BATCH, RECOMPUTE_SHARE, of_one_kind, within_pace
 from shared.arrays import Bool, Float64, Int64
 
 
@@ -114,15 +114,3 @@ def test_a_request_of_another_kind_does_not_join_a_batch_of_one_kind(some: Reque
         kinds = set(some.recomputes[of & some.joined].tolist())
         if len(kinds) == 1:
             assert set(some.recomputes[of & kept].tolist()) == kinds
-
-
-@given(requests(), st.data())
-def test_late_requests_sit_out_beside_others_of_their_priority(some: Requests, data: st.DataObject) -> None:
-    n, late = len(some.group), some.recomputes  # any flags
-    priority = np.array(data.draw(st.lists(st.integers(-1, 1), min_size=n, max_size=n)), dtype=np.int32)
-    steps = punctual_first(some.group, late, priority, some.joined)
-    assert steps[some.joined | ~late].all()
-    assert set(some.group[steps]) == set(some.group)
-    for i in (late & ~some.joined).nonzero()[0].tolist():
-        others = ~late & (some.group == some.group[i]) & (priority >= priority[i])
-        assert steps[i] == (not others.any())

@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.algorithms.common_level import (
-    BOOKED_KNOTS,
-    booked_share,
-    highest_within,
-    lateness_factor,
-    level_at,
-    steps_at,
-)
+from services.scheduler.algorithms.common_level import BOOKED_KNOTS, booked_share, highest_within, level_at, steps_at
 from shared.arrays import Float64
 
 SHARES = st.floats(0, 10)
@@ -118,12 +111,3 @@ def test_instances_share_the_work_by_their_speeds(shares: list[float]) -> None:
 def test_two_equal_instances_halve_the_share_and_none_makes_it_infinite() -> None:
     assert booked_share(np.array([0.6, 0.6])) == pytest.approx(0.3)
     assert booked_share(np.zeros(0)) == np.inf
-
-
-@pytest.mark.parametrize(
-    ("late", "requests", "factor"), [(0, 0, 1.0), (0, 8, 1.0), (1, 1, 1.0), (3, 10, 2.0), (8, 10, 4.5)]
-)
-def test_the_booked_share_counts_more_by_the_share_of_late_requests_beyond_one(
-    late: int, requests: int, factor: float
-) -> None:
-    assert float(lateness_factor(5.0, late, requests)) == pytest.approx(factor)

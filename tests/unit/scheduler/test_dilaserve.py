@@ -107,35 +107,6 @@ def test_a_late_request_uses_at_most_the_middle_of_the_range() -> None:
     assert thresholds(cell, arrival("r", slo_s=5.0)) == [0.7]
 
 
-def levels_beside_late(late: int) -> set[float]:
-    """Of ten requests in time, beside this number of late ones."""
-    cell = cell_of()
-    cell.now_s += 20.0
-    requests = [arrival(f"r{i}", slo_s=200.0) for i in range(10)]
-    cell.send(*requests, *[arrival(f"late{i}", slo_s=19.0) for i in range(late)])
-    table = cell.core.table
-    return {round(float(table.level[table.row_of[request.request.request_id]]), 6) for request in requests}
-
-
-def test_late_requests_lower_the_common_level() -> None:
-    assert levels_beside_late(0) == levels_beside_late(1) == {0.9}
-    [level] = levels_beside_late(3)
-    assert 0.5 < level < 0.9
-
-
-@pytest.mark.parametrize(("priority", "expected"), [(0, {"other"}), (1, {"late", "other"})])
-def test_a_late_request_sits_out_while_another_can_be_in_time(priority: int, expected: set[str]) -> None:
-    cell = cell_of()
-    commands = cell.send(arrival("late", slo_s=1.0, priority=priority), arrival("other", slo_s=100.0))
-    cell.now_s += 2.0
-    commands = cell.answer(commands)
-    [sent] = jobs_in(commands)
-    rows = cell.core.table.rows_of_tickets(unpack_int64(sent.jobs.tickets)).tolist()
-    assert {cell.core.table.entry(row).request_id for row in rows} == expected
-    cell.serve(commands)
-    assert not len(cell.core.table)
-
-
 @pytest.mark.parametrize("floor", [0.0, 0.62, 0.95, 1.0])
 def test_a_quality_floor_holds_also_above_all_candidates(floor: float) -> None:
     chosen = thresholds(cell_of(), arrival("r", slo_s=0.5, min_threshold=floor))
@@ -170,7 +141,7 @@ def test_requests_of_any_block_length_end(block_length: int, *, caching: bool) -
     assert [finish.output_ids.tolist() for finish in cell.finished] == [[10 + i for i in range(64)]] * 5
 
 
-@pytest.mark.parametrize(("moves", "state"), [("never", SENT_ACROSS), ("recompute", SENT_AHEAD)])
+@pytest.mark.parametrize(("moves", "state"), [("never", SENT_ACROSS), ("room", SENT_AHEAD)])
 def test_a_request_that_never_moves_crosses_blocks_while_another_waits(moves: str, state: int) -> None:
     core = scheduler_core(
         lambda estimates: DiLaServePolicy(

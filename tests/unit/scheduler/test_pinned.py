@@ -135,6 +135,7 @@ def test_estimates_features_and_load_control_count_free_tokens_only() -> None:
         lambda estimates: DiLaServePolicy(candidates=np.array([0.9]), estimates=estimates, moves=MigrationPolicy.NEVER),
         tokens_per_step=(2.0,),
         granularity=0,
+        asks_predictor=True,
     )
     tokens = pinned([*range(4), *range(16, 32)])  # 4 free ones, then 8
     commands = core.cycle([request("r", tokens)], ARRIVAL_S)

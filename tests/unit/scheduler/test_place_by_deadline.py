@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.algorithms.placement import MIN_DISPLACEMENT_S, place_by_deadline, place_first_come, token_load
+from services.scheduler.algorithms.placement import (
+    MIN_DISPLACEMENT_S,
+    place_first_come,
+    place_with_displacement,
+    token_load,
+)
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.messages.instances import InstanceState
@@ -49,8 +54,11 @@ class Cluster:
             waiting = rows[self.table.instance[rows] == NOWHERE]
             rows, placed = place_first_come(waiting, self.table, self.fleet, token_load)
         else:
-            rank_s = np.array([float(self.ranks[row]) for row in rows.tolist()])
-            rows, placed = place_by_deadline(rows, rank_s, np.isin(rows, urgent), self.table, self.fleet, token_load)
+            due_s = np.array([float(self.ranks[row]) for row in rows.tolist()])
+            due_s[self.table.instance[rows] != NOWHERE] -= MIN_DISPLACEMENT_S
+            rows = rows[due_s.argsort(kind="stable")]
+            is_urgent = np.isin(rows, urgent)
+            rows, placed = place_with_displacement(rows, is_urgent, self.table, self.fleet, token_load)
         assert len(set(rows.tolist())) == len(rows)
         for row, index in zip(rows.tolist(), placed.tolist(), strict=True):
             self._put(row, index)

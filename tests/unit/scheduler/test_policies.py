@@ -14,7 +14,7 @@ from services.scheduler.events import (
     RequestEstimates,
     SaveCheckpoint,
 )
-from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.steps import StepKind
@@ -47,9 +47,9 @@ def test_margin_steps_are_kept_in_reserve_before_a_deadline() -> None:
 
 
 def test_a_clients_floor_bounds_the_threshold_from_below() -> None:
-    cell = make_cell({"a-1": 1}, load_control=False)
-    assert threshold_of(cell.send(arrival("r", slo_s=0.1, min_threshold=0.6))) == 0.7
-    assert threshold_of(cell.send(arrival("s", slo_s=0.1, min_threshold=0.95))) == 0.95
+    for floor, expected in ((0.6, 0.7), (0.95, 0.95)):
+        cell = make_cell({"a-1": 1}, load_control=False)
+        assert threshold_of(cell.send(arrival("r", slo_s=0.1, min_threshold=floor))) == expected
 
 
 @pytest.mark.parametrize(("exact", "tokens"), [(False, 2 * 128 + 14 * 32), (True, 96 + 15 * 32 + 32)])
@@ -136,15 +136,15 @@ def test_a_request_moves_to_an_idle_instance_if_its_policy_allows_it(policy: str
 
 
 def test_without_migration_a_request_stays_on_its_first_instance() -> None:
-    cell = make_cell({"a-1": 1}, moves="never")
+    cell = make_cell({"a-1": 1}, moves=MigrationPolicy.NEVER)
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     commands = cell.send(arrival("r"), arrival("s"))
     cell.send(registered("b-1"))
     assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1"}
 
 
-def test_with_one_shot_estimates_the_predictor_receives_no_requests() -> None:
-    cell = make_cell({"a-1": 1}, estimates="one-shot", per_step=32)
+def test_a_policy_without_estimates_asks_no_predictor() -> None:
+    cell = make_cell({"a-1": 1}, policy="infaas", per_step=32)
     commands = cell.send(arrival("r"))
     while jobs_in(commands):
         commands = cell.answer(commands)
@@ -163,7 +163,7 @@ def test_with_a_cache_a_request_moves_where_it_recomputes_anyway(exact: bool, in
 
 
 def test_moving_at_any_step_costs_an_additional_recompute_step() -> None:
-    cell = make_cell({"a-1": 1}, caching=True, moves="any")
+    cell = make_cell({"a-1": 1}, caching=True, moves=MigrationPolicy.AT_ANY_STEP)
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     commands = cell.send(arrival("r"), arrival("s"))
     cell.send(registered("b-1"))

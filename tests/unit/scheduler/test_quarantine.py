@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from services.scheduler.core import MAX_ATTEMPTS, SchedulerCore
+from services.scheduler.core import SchedulerCore
 from services.scheduler.events import (
     Command,
     FinishRequest,
@@ -16,6 +16,7 @@ from services.scheduler.events import (
 )
 from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.output_buffer import MASKED
+from services.scheduler.state.suspects import MAX_ATTEMPTS
 from shared.messages.requests import OutcomeStatus
 from tests.builders import ARRIVAL_S, arrival, registered, scheduler_core
 from tests.support.scripted_worker import FIRST_TOKEN, ScriptedWorker

@@ -9,13 +9,16 @@ from services.scheduler.policies.paper import PaperPolicy
 from services.scheduler.registry import POLICIES, find_policy
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
-from shared.settings import read_settings
+from shared.settings import read_settings, removed_variables
+from tests.builders import arrival
 from tests.support.scripted_cell import make_cell
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_registered_policy_can_be_built_and_states_its_use_of_estimates(name: str) -> None:
-    assert make_cell({}, policy=name).core.policy.uses_estimates is POLICIES[name].uses_estimates
+def test_every_registered_policy_serves_a_request(name: str) -> None:
+    cell = make_cell({"a-1": 1}, policy=name)
+    cell.serve(cell.send(arrival("r")))
+    assert len(cell.finished) == 1
 
 
 def test_an_unknown_name_is_refused_with_the_accepted_names() -> None:
@@ -23,6 +26,12 @@ def test_an_unknown_name_is_refused_with_the_accepted_names() -> None:
         find_policy("nope")
     with pytest.raises(BadInput, match=r"DILASERVE_POLICY='nope'.*accepted: .*, paper"):
         read_settings(SchedulerSettings, {"DILASERVE_MODEL": "m", "DILASERVE_POLICY": "nope"})
+
+
+def test_removed_variables_are_named_and_change_nothing() -> None:
+    old = {"DILASERVE_MODEL": "m", "DILASERVE_MOVES": "any", "DILASERVE_LOAD_CONTROL": "false"}
+    assert read_settings(SchedulerSettings, old) == SchedulerSettings(model="m")
+    assert removed_variables(SchedulerSettings, old) == ["DILASERVE_LOAD_CONTROL", "DILASERVE_MOVES"]
 
 
 @pytest.mark.parametrize(("environ", "margin_steps"), [({}, 0.0), ({"DILASERVE_MARGIN_STEPS": "1"}, 1.0)])

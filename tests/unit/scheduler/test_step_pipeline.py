@@ -21,7 +21,7 @@ def pipeline_in(state: StepState, *, caching: bool = False) -> CheckedPipeline:
     """Row 0 is in `state`; its step has the threshold 0.5, and its successor 0.7."""
     pipeline = CheckedPipeline(capacity=4, caching=caching)
     if state in IN_FLIGHT:
-        pipeline.send(rows(0), np.array([0.5]), np.array([RECOMPUTE], np.int32), 100.0)
+        pipeline.send(rows(0), np.array([0.5]), np.array([RECOMPUTE], np.int32), 100.0, rows(1))
     if state in IN_FLIGHT[1:]:
         across = np.array([state is StepState.SENT_ACROSS])
         pipeline.send_ahead(rows(0), np.array([0.7]), across, 101.0)
@@ -51,10 +51,9 @@ def test_a_result_promotes_the_successor_that_runs(state: StepState, *, block_en
 
 def test_rows_are_selected_by_state_and_time_of_the_last_send() -> None:
     pipeline = CheckedPipeline(capacity=4, caching=False)
-    pipeline.send(rows(1, 2), np.array([0.5, 0.5]), np.array([RECOMPUTE] * 2, np.int32), 100.0)
+    pipeline.send(rows(1, 2), np.array([0.5, 0.5]), np.array([RECOMPUTE] * 2, np.int32), 100.0, rows(1, 1))
     pipeline.send_ahead(rows(2), np.array([0.5]), np.array([False]), 105.0)
     assert pipeline.in_flight().tolist() == [1, 2]
-    assert pipeline.without_successor().tolist() == [1]
     assert pipeline.unanswered_since(103.0).tolist() == [1]
     assert pipeline.unanswered_since(106.0).tolist() == [1, 2]
 
@@ -77,7 +76,7 @@ def test_rows_do_not_affect_each_other(data: st.DataObject) -> None:
         ]:
             match state:
                 case StepState.IDLE if advances:
-                    pipeline.send(index, thresholds[part], kinds[part], 1.0)
+                    pipeline.send(index, thresholds[part], kinds[part], 1.0, rows(*[1] * len(index)))
                 case StepState.IDLE:
                     pipeline.take_back(index)
                 case StepState.SENT if advances:

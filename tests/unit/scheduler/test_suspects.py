@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.scheduler.core import MAX_ATTEMPTS
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
+from services.scheduler.state.suspects import MAX_ATTEMPTS
 from services.worker.engine.cache_mode import CacheMode
 from shared.messages.requests import OutcomeStatus
 from tests.support.engine_cell import EngineCell, MakePolicy, Poisoned, Text, any_batch, dilaserve, fixed

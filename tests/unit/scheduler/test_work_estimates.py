@@ -172,22 +172,18 @@ def test_the_pace_follows_a_change_and_counts_iterations_that_a_request_sits_out
         fleet.sent_batch[0] += 1
         for rows in ([first, second], [first]):
             iterate_at = table.last_result_s[first] + 0.2
-            table.pipeline.send(np.array(rows), np.full(len(rows), 0.9), np.full(len(rows), CACHE, np.int32), 0.0, 1)
+            table.pipeline.send(
+                np.array(rows),
+                np.full(len(rows), 0.9),
+                np.full(len(rows), CACHE, np.int32),
+                0.0,
+                np.ones(len(rows), np.int64),
+            )
             observe_iterations(
                 table, fleet, np.array(rows), np.full(len(rows), 0.2), np.zeros(len(rows), np.int32), iterate_at
             )
             table.pipeline.complete(np.array(rows), np.zeros(len(rows), np.bool_))
     assert 0.22 < fleet.pace_s[0] < 0.38
-
-
-def test_steps_without_a_batch_correct_the_costs_only() -> None:
-    table, fleet = cluster(1)
-    rows = table.ticket.nonzero()[0]
-    fleet.changed[0] = False
-    table.pipeline.send(rows, np.full(4, 0.9), np.full(4, CACHE, np.int32), NOW_S)
-    observe_iterations(table, fleet, rows, np.full(4, 0.5), np.zeros(4, np.int32), NOW_S)
-    assert (fleet.changed[0], fleet.pace_s[0]) == (False, 0.0)
-    assert fleet.correction[0] > 1.0
 
 
 def test_an_iteration_counts_whole_if_some_steps_are_of_an_earlier_batch() -> None:

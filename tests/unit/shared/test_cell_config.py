@@ -28,7 +28,6 @@ environments = st.builds(
     thresholds=thresholds,
     default_slo_s=st.none() | st.floats(0.1, 100.0),
     cache=st.sampled_from([None, "none", "prefix", "dual"]),
-    estimates=st.sampled_from(["predictor", "one-shot"]),
 )
 
 
@@ -71,7 +70,7 @@ def test_the_scheduler_that_writes_a_configuration_agrees_with_it(settings: Sche
     for card in (None, CARD):
         config = cell_config(settings, MODEL, card)
         check_config("cell0", config, own_values(settings, MODEL, card))
-        adopted = with_config(SchedulerSettings(model="m", estimates=settings.estimates), config)
+        adopted = with_config(SchedulerSettings(model="m"), config)
         assert cell_config(adopted, MODEL, card) == config  # a scheduler with no values of its own runs the same
 
 
@@ -81,7 +80,6 @@ def test_unset_values_follow_the_model_and_its_step_predictor() -> None:
     without = cell_config(unset, BLOCK_CAUSAL, None)
     assert (without.policy, without.cache, without.predictor) == ("dilaserve", "block", "")
     assert cell_config(SchedulerSettings(model="m", policy="fixed"), MODEL, CARD).threshold == 0.9
-    assert with_config(unset, without).estimates == "one-shot"
 
 
 @pytest.mark.parametrize(
