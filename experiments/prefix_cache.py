@@ -33,11 +33,11 @@ from dilaserve.load.workload import LoadRequest
 from experiments.held_out import held_out
 from experiments.live_cluster import LiveCluster, one_instance
 from experiments.report import RESULTS, Report, target_list
-from services.worker.settings import WorkerSettings
+from services.worker.cache.prefix_pages import PAGE_TOKENS
 from shared.messages.requests import ChatMessage, Request
 from shared.text import TextModel
 
-PAGE = WorkerSettings().prefix_page
+PAGE = PAGE_TOKENS
 COMMON_TOKENS, REQUESTS, CONCURRENCY = 256, 64, 8
 CHATS, TURNS = 8, 10
 OUTPUT = 32  # tokens of an answer

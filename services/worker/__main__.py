@@ -13,7 +13,7 @@ import structlog
 import uvloop
 from msgspec.structs import replace
 
-from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
+from services.worker.cache.prefix_pages import NO_PREFIXES, PAGE_TOKENS, PrefixSize
 from services.worker.engine.cache_mode import CacheMode, check_mode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.self_check import Canary, CanaryCheck, CanaryFault
@@ -85,7 +85,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     facts = instance.model.name, digest, device_name(runner.device), str(runner.dtype), settings.tp
     prefixes = NO_PREFIXES
     if mode is CacheMode.BLOCK:
-        sizes = runner.cache_tokens, settings.prefix_cache, settings.prefix_page
+        sizes = runner.cache_tokens, settings.prefix_cache, PAGE_TOKENS
         prefixes = PrefixSize.of(*sizes, config.block_length, config.max_length)
     loaded = replace(
         instance,

@@ -1,6 +1,6 @@
 """Settings of the worker."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -15,6 +15,8 @@ NAME = "^[A-Za-z0-9_-]{1,96}$"  # one subject token
 class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     """One worker process is one instance."""
 
+    removed: ClassVar[tuple[str, ...]] = ("prefix_page",)
+
     model: str = "models/demo"  # model directory (Hugging Face layout) or hub id
     model_name: str = ""  # model name in the API; empty: the directory's name
     instance: Annotated[str, msgspec.Meta(pattern=NAME)] = "worker"  # worker name; the instance id adds six hex digits
@@ -28,7 +30,6 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     cache: CacheName | None = None  # KV cache mode; unset: the cell's
     cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
     prefix_cache: PrefixShare = 0.25  # share of the KV cache for common prefixes of prompts (block-causal models)
-    prefix_page: Positive = 64  # tokens of a page of common prefixes, rounded up to whole blocks
     max_batch_tokens: Positive = 8192  # most tokens computed by one iteration
     max_batch_requests: Positive = 64  # most requests in one iteration
     canary_interval_s: Seconds = 10.0  # seconds between two runs of the canary under load

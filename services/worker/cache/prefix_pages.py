@@ -12,6 +12,8 @@ from itertools import takewhile
 
 from services.worker.cache.kv_allocator import Move
 
+PAGE_TOKENS = 64  # of a page, rounded up to whole blocks
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixSize:
