@@ -1,5 +1,6 @@
 """The result of a simulation: records of every request, and RESULT.json."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,9 @@ class Records:
     # Of the whole run
     accuracy_at: Float64 | None = None  # percent, by threshold; None: the steps table has no accuracy
     tokens_at: Int64 = field(default_factory=lambda: np.zeros(NUM_THRESHOLDS, dtype=np.int64))  # unmasked, by threshold
-    instances_at: list[tuple[float, dict[int, int]]] = field(default_factory=list)  # since when, instances by TP degree
+    instances_at: list[tuple[float, Mapping[Any, int]]] = field(
+        default_factory=list
+    )  # since when, instances by TP degree
     decisions: list[SimulatedDecision] = field(default_factory=list)
     steps_run: int = 0  # by all instances
     cycles: int = 0  # of the scheduler
@@ -68,11 +71,11 @@ class Records:
 
     def mean_threshold_used(self) -> float | None:
         """Weighted by tokens unmasked."""
-        return _mean(np.linspace(0.0, 1.0, NUM_THRESHOLDS), self.tokens_at)
+        return mean(np.linspace(0.0, 1.0, NUM_THRESHOLDS), self.tokens_at)
 
     def accuracy(self) -> float | None:
         """Percent: the steps table's accuracy at the thresholds used, weighted by tokens unmasked."""
-        return None if self.accuracy_at is None else _mean(self.accuracy_at, self.tokens_at)
+        return None if self.accuracy_at is None else mean(self.accuracy_at, self.tokens_at)
 
 
 def summarize(records: Records, workload: ArrivalTrace) -> dict[str, Any]:
@@ -81,9 +84,9 @@ def summarize(records: Records, workload: ArrivalTrace) -> dict[str, Any]:
     completed = records.completed
     accuracy = records.accuracy()
     result: dict[str, Any] = {
-        **_outcomes(records, np.full(len(workload), fill_value=True)),
+        **outcomes(records, np.full(len(workload), fill_value=True)),
         "mean_threshold": records.mean_threshold_used(),
-        "mean_steps": _mean(records.steps[completed]),
+        "mean_steps": mean(records.steps[completed]),
         "migrations": int(records.migrations.sum()),
         "timeline": timeline(records, workload),
     }
@@ -96,18 +99,23 @@ def summarize(records: Records, workload: ArrivalTrace) -> dict[str, Any]:
     return result
 
 
-def _outcomes(records: Records, part: Bool) -> dict[str, Any]:
+def outcomes(records: Records, part: Bool) -> dict[str, Any]:
     """Numbers and latencies of a part of the requests."""
     completed = records.completed & part
     latency_s = records.latency_s[completed]
-    percentiles = {f"p{q}": float(np.percentile(latency_s, q)) if len(latency_s) else None for q in (50, 90, 99)}
     return {
         "requests": int(part.sum()),
         "completed": int(completed.sum()),
         "failed": int((part & ~completed).sum()),
-        "slo_attainment": _mean(records.met[part]),
-        "latency_s": {"mean": _mean(latency_s), **percentiles},
+        "slo_attainment": mean(records.met[part]),
+        "latency_s": distribution(latency_s),
     }
+
+
+def distribution(values: Float64) -> dict[str, float | None]:
+    """Mean and percentiles; None without values."""
+    percentiles = {f"p{q}": float(np.percentile(values, q)) if len(values) else None for q in (50, 90, 99)}
+    return {"mean": mean(values), **percentiles}
 
 
 def _of_key(records: Records, workload: ArrivalTrace, key: np.str_) -> dict[str, Any]:
@@ -115,28 +123,30 @@ def _of_key(records: Records, workload: ArrivalTrace, key: np.str_) -> dict[str,
     part = workload.key == key
     completed = records.completed & part
     tokens = workload.output_tokens[completed]
-    result = _outcomes(records, part) | {"mean_threshold": _mean(records.mean_threshold[completed], tokens)}
+    result = outcomes(records, part) | {"mean_threshold": mean(records.mean_threshold[completed], tokens)}
     if records.accuracy_at is not None:
         result["accuracy"] = float(records.accuracy_sum[completed].sum() / tokens.sum()) / 100 if len(tokens) else None
     return result
 
 
-def timeline(records: Records, workload: ArrivalTrace) -> list[dict[str, Any]]:
-    """One entry for each BUCKET_S of arrivals."""
-    bucket = (workload.arrival_s // BUCKET_S).astype(np.int64)
+def timeline(
+    records: Records, workload: ArrivalTrace, bucket_s: float = BUCKET_S, last_s: float = 0.0
+) -> list[dict[str, Any]]:
+    """One entry for each `bucket_s` of arrivals, at least up to that of `last_s`."""
+    bucket = (workload.arrival_s // bucket_s).astype(np.int64)
     entries = []
-    for number in range(int(bucket.max(initial=0)) + 1):
+    for number in range(int(bucket.max(initial=int(last_s // bucket_s))) + 1):
         arrived = bucket == number
         done = arrived & records.completed
         entries.append(
             {
-                "t_s": number * BUCKET_S,
-                "rps": int(arrived.sum()) / BUCKET_S,
-                "slo_attainment": _mean(records.met[arrived]),
-                "mean_threshold": _mean(records.mean_threshold[done], workload.output_tokens[done]),
-                "mean_latency_s": _mean(records.latency_s[done]),
+                "t_s": number * bucket_s,
+                "rps": int(arrived.sum()) / bucket_s,
+                "slo_attainment": mean(records.met[arrived]),
+                "mean_threshold": mean(records.mean_threshold[done], workload.output_tokens[done]),
+                "mean_latency_s": mean(records.latency_s[done]),
                 "p99_latency_s": float(np.percentile(records.latency_s[done], 99)) if done.any() else None,
-                "instances_per_tp": _instances_at(records, number * BUCKET_S),
+                "instances_per_tp": _instances_at(records, number * bucket_s),
             }
         )
     return entries
@@ -147,7 +157,8 @@ def _instances_at(records: Records, time_s: float) -> dict[str, int]:
     return {str(tp): count for tp, count in sorted(known[-1].items())} if known else {}
 
 
-def _mean(values: Float64 | Int64 | Bool, weights: Int64 | None = None) -> float | None:
+def mean(values: Float64 | Int64 | Bool, weights: Int64 | None = None) -> float | None:
+    """The mean; None without values or weights."""
     if not len(values) or (weights is not None and not weights.sum()):
         return None
     return float(np.average(values, weights=weights))
