@@ -15,7 +15,7 @@ INSTALL = $(BIN)/pip install --quiet --progress-bar on --no-compile --no-build-i
 SERVICES := gateway scheduler predictor worker reconfigurator
 COMPILE = $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: serve help test check fix paper clients schema gpu-check docs reference wheel images lock audit sbom \
+.PHONY: serve help test check fix paper clients schema gpu-check docs reference images lock audit sbom \
   screenshots clean
 
 serve: $(SERVING) ## start the embedded cluster with the demo model (options: ARGS="...")
@@ -59,7 +59,7 @@ reference: $(READY) ## write the generated files docs/asyncapi.json, docs/config
 
 # The lock pins every package. torch goes first, so that no other package pulls in another build of it. pip would compile
 # all modules, one after the other; imports compile those that serving needs, a tenth of them.
-$(SERVING): pyproject.toml requirements.lock
+$(SERVING): pyproject.toml setup.py requirements.lock
 	@"$(PYTHON)" -c '$(SUITS)' 2>/dev/null || { echo "needs Python 3.11 or newer with its venv module: apt install python3-venv (or set PYTHON=...)"; exit 1; }
 	@echo "Setting up $(VENV), once: downloads and installs packages (torch is the largest). Takes minutes."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
@@ -75,11 +75,6 @@ $(READY): $(SERVING)
 	@$(INSTALL) --editable '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true # some packages have files for other versions
 	@touch $@
-
-# The files of an earlier build would be in the wheel.
-wheel: $(READY) ## build the package as a wheel in dist/
-	rm -rf build/lib build/bdist.*
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 images: ## build the image of each service with Docker, as dilaserve/SERVICE:VERSION (IMAGES=registry/path, TAG=tag)
 	for service in $(SERVICES); do \

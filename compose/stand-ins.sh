@@ -33,10 +33,12 @@ python_image() { # a Debian tree, with Python and the libraries that wheels expe
 
 wheels() { # every package that an image installs, as wheels: pip in the images needs no index
   local context="$work/wheels"
-  mkdir "$context"
+  mkdir "$context" "$work/project" # of the project, only its metadata
+  cp "$here/../pyproject.toml" "$here/../LICENSE" "$work/project"
+  touch "$work/project/README.md"
   # shellcheck disable=SC2086  # each requirement is a word
   "$PYTHON" -m pip wheel --quiet --wheel-dir "$context/wheels" --constraint "$here/../requirements.lock" \
-    "$here/..[$ROLES]" "setuptools>=77" $SERVERS
+    "$work/project[$ROLES]" "setuptools>=77" $SERVERS
   rm "$context"/wheels/dilaserve-*
   docker build --quiet --tag "$BUILD" --tag dilaserve-base/build --file "$here/stand-ins/build.Dockerfile" "$context"
 }

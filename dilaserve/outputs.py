@@ -49,7 +49,7 @@ def check_figure(option: str, path: Path | None) -> None:
     if path is not None and path.suffix not in FIGURES:
         raise BadInput(f"{option} {path}: accepted: a file name that ends in {' or '.join(FIGURES)}")
     if path is not None and find_spec("matplotlib") is None:
-        raise BadInput(f"{option} {path}: needs matplotlib: pip install 'dilaserve[plots]'")
+        raise BadInput(f"{option} {path}: needs matplotlib: pip install --editable '.[plots]'")
 
 
 def number(value: float | None) -> str:

@@ -23,7 +23,7 @@ def run(
     if service not in PACKAGES:
         raise BadInput(f"no service {service}; accepted: {', '.join(PACKAGES)}")
     if missing := [package for package in PACKAGES[service] if find_spec(package) is None]:
-        raise BadInput(f"{service} needs {', '.join(missing)}: pip install 'dilaserve[{service}]'")
+        raise BadInput(f"{service} needs {', '.join(missing)}: pip install --editable '.[{service}]'")
     sys.stdout.flush()
     # The service replaces this process, so that it receives its signals and sets its exit status.
     arguments = ["--version"] if version else []

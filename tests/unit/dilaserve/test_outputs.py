@@ -36,5 +36,5 @@ def test_a_figure_needs_the_package_that_draws_it(tmp_path: Path, monkeypatch: p
     check_figure("--plot", tmp_path / "plot.png")
     monkeypatch.setattr(outputs, "find_spec", lambda _: None)
     check_figure("--plot", None)
-    with pytest.raises(BadInput, match=r"needs matplotlib: pip install 'dilaserve\[plots\]'"):
+    with pytest.raises(BadInput, match=r"needs matplotlib: pip install --editable '.\[plots\]'"):
         check_figure("--plot", tmp_path / "plot.png")
