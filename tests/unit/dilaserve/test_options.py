@@ -1,6 +1,6 @@
 """The options of `dilaserve up` and their error texts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +84,6 @@ def test_one_instance_runs_on_each_gpu_by_default() -> None:
     assert read_instances(None, count_slots(None, "auto", 4), default=4) == (1, 1, 1, 1)
 
 
-def test_more_slots_than_gpus_are_rejected() -> None:
-    with pytest.raises(BadInput, match="there are 4 GPUs, and each is one slot"):
-        count_slots(5, "auto", 4)
-
-
-def test_cuda_without_a_gpu_is_rejected() -> None:
-    with pytest.raises(BadInput, match="nvidia-smi lists no GPU"):
-        count_slots(None, "cuda", 0)
-
-
 def test_instances_are_parsed_as_counts_of_tp_degrees() -> None:
     assert read_instances("3x1", slots=4) == (1, 1, 1)
     assert read_instances("1x1, 2x1", slots=4) == (1, 1, 1)
@@ -105,14 +95,21 @@ def test_malformed_instances_are_rejected_with_the_accepted_form(text: str) -> N
         read_instances(text, slots=8)
 
 
-def test_more_instances_than_slots_are_rejected() -> None:
-    with pytest.raises(BadInput, match="needs 3 slots; there are 2"):
-        read_instances("3x1", slots=2)
-
-
-def test_an_unsupported_tp_degree_is_rejected() -> None:
-    with pytest.raises(BadInput, match="TP 3 is not supported; accepted: 1, 2, 4"):
-        read_instances("1x3", slots=8)
+@pytest.mark.parametrize(
+    ("check", "error"),
+    [
+        (lambda _: count_slots(5, "auto", 4), "there are 4 GPUs, and each is one slot"),
+        (lambda _: count_slots(None, "cuda", 0), "nvidia-smi lists no GPU"),
+        (lambda _: read_instances("3x1", slots=2), "needs 3 slots; there are 2"),
+        (lambda _: read_instances("1x3", slots=8), "TP 3 is not supported; accepted: 1, 2, 4"),
+        (lambda directory: check_model(str(directory)), r"no config\.json"),
+    ],
+)
+def test_options_that_cannot_be_honoured_are_rejected(
+    check: Callable[[Path], object], error: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=error):
+        check(tmp_path)
 
 
 def test_thresholds_are_sorted_and_unique() -> None:
@@ -171,11 +168,6 @@ def test_a_profile_of_the_environment_counts_as_the_option(tmp_path: Path, monke
     monkeypatch.setenv("DILASERVE_PROFILE", "")
     assert CliRunner().invoke(app).exit_code == 0
     assert [options.profile for options in given] == [tmp_path / "profile.csv", None]
-
-
-def test_a_model_directory_needs_a_configuration(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"no config\.json"):
-        check_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "2", "often", "2m; port: 1", "-1s"])
