@@ -8,7 +8,7 @@ import numpy as np
 from services.worker.cache.kv_allocator import Move
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
-from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch, sampling_table
+from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch, sampling_table, slices_of
 from shared.arrays import Int64, UInt8
 from shared.messages.requests import Sampling
 
@@ -50,6 +50,15 @@ class Part:
     @property
     def recomputes(self) -> bool:
         return self.num_tokens == len(self.sequence.canvas)
+
+    def mark_as_run(self) -> None:
+        """Note on the request that this part ran."""
+        sequence = self.sequence
+        sequence.last_step = self.step
+        if self.recomputes or self.rebuilds:  # not before: it must be rebuilt again if memory lacks for the step
+            sequence.cached_block = self.block
+        if sequence.is_aligned:
+            sequence.exact_tokens = sequence.block_range(self.block)[0]
 
     @property
     def sort_key(self) -> tuple[bool, int, int, int]:
@@ -108,25 +117,29 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
 def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:
     """By request, and by possible label: the label's tokens within the block, then all end tokens behind it."""
     rows, tokens = [NONE], [NONE]
-    if not any(part.sequence.choices for part in parts):
-        return rows[0], tokens[0]
-    for part, begin in zip(parts, (np.cumsum(counts) - counts).tolist(), strict=True):
+    for part, own_rows in zip(parts, slices_of(counts), strict=True):
+        if not part.sequence.choices:
+            continue
         sequence, (start, stop) = part.sequence, part.sequence.output_range(part.block)
         for own in (sequence.choices[index][start:stop] for index in sequence.possible_choices(start)):
             ends = sequence.end_ids if len(own) < stop - start else NONE
-            rows.append(begin + np.append(np.arange(len(own)), np.full(len(ends), len(own))))
+            rows.append(own_rows.start + np.append(np.arange(len(own)), np.full(len(ends), len(own))))
             tokens.append(np.append(own, ends))
     return np.concatenate(rows).astype(np.int64), np.concatenate(tokens).astype(np.int64)
 
 
 def _allowed(parts: Sequence[Part], counts: Int64) -> tuple[Int64, UInt8]:
     """The candidates of requests with a pattern, and the tokens allowed there. Shapes: [A], [A, ceil(V / 8)]."""
-    rows, bits, begins = [], [], np.cumsum(counts) - counts
-    for part, begin, count in zip(parts, begins.tolist(), counts.tolist(), strict=True):
-        sequence = part.sequence
-        if sequence.constraint is not None:
-            rows.append(np.arange(begin, begin + count))
-            bits.append(sequence.constraint.allowed(sequence.output, *sequence.output_range(part.block))[:count])
+    rows, bits = [], []
+    constraints = [part.sequence.constraint for part in parts]
+    for constraint in constraints:
+        if constraint is not None:
+            constraint.begin_step()
+    for part, constraint, own in zip(parts, constraints, slices_of(counts), strict=True):
+        if constraint is not None:
+            rows.append(np.arange(own.start, own.stop))
+            allowed = constraint.allowed(part.sequence.output, *part.sequence.output_range(part.block))
+            bits.append(allowed[: own.stop - own.start])
     return (np.concatenate(rows), np.concatenate(bits)) if rows else (NONE, NO_BITS)
 
 

@@ -91,15 +91,14 @@ def _is_unwritten(sequence: SequenceState, block: int, config: ModelConfig) -> b
     return np.array_equal(tokens, sequence.unwritten_block(block, config.mask_token_id))
 
 
-def validate_job(job: StepJob, sequence: SequenceState) -> str | None:
-    """Returns: the reason why this job can never run; None if it can."""
+def check_job(job: StepJob, sequence: SequenceState) -> None:
+    """Raises: BadInput if this job can never run."""
     if not 0.0 <= job.threshold <= 1.0:
-        return f"the threshold must be in [0, 1], got {job.threshold}"
+        raise BadInput(f"the threshold must be in [0, 1], got {job.threshold}")
     if job.kind not in (StepKind.RECOMPUTE, StepKind.CACHE):
-        return f"the kind must be 0 (recompute) or 1 (cache), got {job.kind}"
+        raise BadInput(f"the kind must be 0 (recompute) or 1 (cache), got {job.kind}")
     if not 0 <= job.block < sequence.num_blocks:
-        return f"the block must be in 0..{sequence.num_blocks - 1}, got {job.block}"
-    return None
+        raise BadInput(f"the block must be in 0..{sequence.num_blocks - 1}, got {job.block}")
 
 
 def is_obsolete(job: StepJob, sequence: SequenceState, config: ModelConfig) -> bool:

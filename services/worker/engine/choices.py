@@ -5,15 +5,12 @@ token after it. The step unmasks a whole label and ends the text, so a label wit
 blocks, only the labels that begin with the output so far are possible.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from services.worker.engine.batch import Part
 from services.worker.engine.sequence_state import SequenceState
-from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.model_runner import TokenPredictions
+from services.worker.engine.step_results import RanBatch
 from shared.arrays import Float64, Int32, pack_float32
 from shared.messages.steps import StepChoices
 
@@ -34,18 +31,13 @@ class _ScoredLabel:
         return float(self.token_logprobs.sum() + end)
 
 
-def read_choices(
-    parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions
-) -> tuple[TokenPredictions, list[StepChoices]]:
-    """Choose a label for each request that has labels.
-
-    Returns: the predictions, where the tokens of each chosen label are selected; the probabilities of all labels.
-    """
-    tokens, confidences = predictions.tokens.copy(), predictions.confidences.copy()
-    selected, found, num_read = predictions.selected.copy(), [], 0
-    assert predictions.scored is not None
-    begins = np.cumsum(batch.counts) - batch.counts
-    for part, begin, count in zip(parts, begins.tolist(), batch.counts.tolist(), strict=True):
+def read_choices(ran: RanBatch) -> None:
+    """Choose a label for each request that has labels: the predictions become its tokens, all selected. The report
+    gets the probabilities of all labels."""
+    predictions, num_read = ran.predictions, 0
+    if predictions.scored is None:
+        return
+    for part, rows in ran.rows:
         sequence, (start, stop) = part.sequence, part.sequence.output_range(part.block)
         possible = sequence.possible_choices(start)
         if not len(possible):
@@ -57,13 +49,12 @@ def read_choices(
             labels.append(_ScoredLabel(label, logprobs[: len(label)], logprobs[len(label) :]))
             num_read += len(logprobs)
         scores = np.array([label.score for label in labels])
-        written, rows = labels[_draw(scores, sequence, part.step)], slice(begin, begin + count)
-        tokens[rows], confidences[rows] = _fill(written, count, sequence.end_ids)
-        selected[rows] = True
+        written, count = labels[_draw(scores, sequence, part.step)], rows.stop - rows.start
+        predictions.tokens[rows], predictions.confidences[rows] = _fill(written, count, sequence.end_ids)
+        predictions.selected[rows] = True
         probabilities = np.zeros(len(sequence.choices))
         probabilities[possible] = np.exp(scores - np.logaddexp.reduce(scores))
-        found.append(StepChoices(ticket=sequence.ticket, probabilities=pack_float32(probabilities)))
-    return replace(predictions, tokens=tokens, confidences=confidences, selected=selected), found
+        ran.report.choices.append(StepChoices(ticket=sequence.ticket, probabilities=pack_float32(probabilities)))
 
 
 def _draw(scores: Float64, sequence: SequenceState, step: int) -> int:

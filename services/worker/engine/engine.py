@@ -15,14 +15,12 @@ import torch
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.batch_limit import BatchLimit
-from services.worker.engine.cache_mode import CacheMode, is_obsolete, part_for, rebuild_part, validate_job
-from services.worker.engine.choices import read_choices
+from services.worker.engine.cache_mode import CacheMode, check_job, is_obsolete, part_for, rebuild_part
 from services.worker.engine.kv_reservations import KvReservations, tickets_to_evict
-from services.worker.engine.provisional_tokens import provisional_tokens
+from services.worker.engine.readers import READERS
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs
-from services.worker.engine.step_results import IterationResult, StepOutcome, StepReport, unmask
-from services.worker.engine.top_tokens import top_tokens
+from services.worker.engine.step_results import IterationResult, RanBatch, StepOutcome, StepReport
 from services.worker.model.model_runner import ModelRunner
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.pattern_cache import PatternSource
@@ -132,7 +130,7 @@ class Engine:
                 break
             picked.sort(key=lambda pair: pair[0].sort_key)
             with suppress(torch.OutOfMemoryError):
-                outcome = self._run_batch(picked)
+                outcome = self._run_batch([part for part, _ in picked])
             if outcome is None:  # handled here since the caught error keeps the forward's tensors alive
                 self._shrink(picked)
             else:
@@ -143,29 +141,16 @@ class Engine:
         latency_s = time.perf_counter() - started
         return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
 
-    def _run_batch(self, picked: list[tuple[Part, StepJob]]) -> StepOutcome:
-        parts = [part for part, _ in picked]
+    def _run_batch(self, parts: list[Part]) -> StepOutcome:
         self._rebuild_caches([part for part in parts if part.rebuilds])
-        for part in parts:
-            if part.sequence.constraint is not None:
-                part.sequence.constraint.begin_step()
         batch = pack(parts, self._config, self._cache.take_moves())
-        predictions = self._runner.run(batch)
-        if predictions.scored is not None:
-            predictions, self._report.choices = read_choices(parts, batch, predictions)
-        outcome = unmask(parts, batch, predictions, self._config.mask_token_id)
-        if predictions.top is not None:
-            self._report.top_tokens = top_tokens(parts, batch, predictions.top, outcome)
-        if any(part.sequence.wants_provisional for part in parts):
-            self._report.provisional = provisional_tokens(parts, batch, predictions, self._config.mask_token_id)
+        ran = RanBatch(parts, batch, self._runner.run(batch), self._config.mask_token_id, self._report)
+        for read in READERS:
+            read(ran)
         for part in parts:
-            part.sequence.last_step = part.step
-            if part.recomputes or part.rebuilds:  # not before: it must be rebuilt again if memory lacks for the step
-                part.sequence.cached_block = part.block
-            if part.sequence.is_aligned:
-                part.sequence.exact_tokens = part.sequence.block_range(part.block)[0]
+            part.mark_as_run()
         self._cache.store(part.sequence for part in parts)
-        return outcome
+        return ran.outcome
 
     def _rebuild_caches(self, parts: list[Part]) -> None:
         """Fill the caches of requests that moved here within a block. The predictions are those of an earlier step."""
@@ -190,34 +175,28 @@ class Engine:
     def _pick(self, batch: int) -> list[tuple[Part, StepJob]]:
         """Pick waiting jobs of this iteration and earlier ones, in order, one per request, within the limits and the
         cache's room."""
-        picked: list[tuple[Part, StepJob]] = []
-        later: list[StepJob] = []
-        busy: set[int] = set()
-        tokens, full = 0, False
-        while self._queue and len(picked) < self._max_requests:
-            job = self._queue.popleft()
-            if job.ticket in busy or job.batch > batch:
+        picked, later = list[tuple[Part, StepJob]](), deque[StepJob]()
+        busy, tokens = set[int](), 0
+        for job in self._queue:
+            is_full = len(picked) == self._max_requests or tokens > self._limit.tokens
+            if is_full or job.batch > batch or job.ticket in busy:
                 later.append(job)
-                continue
-            sequence = self._runnable(job)
-            if sequence is None:
-                continue
-            busy.add(job.ticket)
-            if sequence.pattern and sequence.constraint is None:  # not compiled yet
-                later.append(job)
-                continue
-            if self._cache.lacks_entries(sequence) and (full or not self._cache.reserve(sequence, job.block)):
-                full = True  # later requests do not overtake the first one that waits for room
-                later.append(job)
-                continue
-            part = part_for(job, sequence, self._mode, self._config)
-            tokens += part.max_tokens
-            if picked and tokens > self._limit.tokens:
-                later.append(job)
-                break
-            picked.append((part, job))
-        self._queue.extendleft(reversed(later))
+            elif (sequence := self._runnable(job)) is not None:
+                busy.add(job.ticket)
+                part = self._part(job, sequence)
+                tokens += part.max_tokens if part else 0
+                if part and (tokens <= self._limit.tokens or not picked):
+                    picked.append((part, job))
+                else:
+                    later.append(job)
+        self._queue = later
         return picked
+
+    def _part(self, job: StepJob, sequence: SequenceState) -> Part | None:
+        """The job's part of the batch; None while the request waits for its pattern or for room in the cache."""
+        if (sequence.pattern and sequence.constraint is None) or not self._cache.reserve(sequence, job.block):
+            return None
+        return part_for(job, sequence, self._mode, self._config)
 
     def _runnable(self, job: StepJob) -> SequenceState | None:
         """The request of this job; None if the job cannot run: unknown request, done before, obsolete or invalid."""
@@ -227,21 +206,17 @@ class Engine:
             return None
         if job.step <= sequence.last_step:
             return None
-        reason = validate_job(job, sequence)
-        if reason is None and not self._cache.can_ever_hold(sequence):
-            reason = f"{len(sequence.canvas)} tokens; this instance's cache holds {self.cache_tokens}"
-        field = None
-        if reason is None:
-            try:
-                self._constrain(sequence, job.block)
-            except BadInput as error:
-                reason, field = error.message, "pattern"
-            except RetryLater as error:
-                reason = str(error)
-        if reason is not None:
-            self._report.fail(job.ticket, reason, field)
-            return None
-        return None if is_obsolete(job, sequence, self._config) else sequence
+        try:
+            check_job(job, sequence)
+            self._cache.check(sequence)
+            self._constrain(sequence, job.block)
+        except BadInput as error:
+            self._report.fail(job.ticket, error.message, error.field)
+        except RetryLater as error:
+            self._report.fail(job.ticket, str(error))
+        else:
+            return None if is_obsolete(job, sequence, self._config) else sequence
+        return None
 
     def _constrain(self, sequence: SequenceState, block: int) -> None:
         """Attach the request's pattern, once it is compiled. Raises: BadInput if it cannot be served; RetryLater if it
@@ -249,7 +224,7 @@ class Engine:
         if not sequence.pattern or sequence.constraint is not None:
             return
         if self._patterns is None:
-            raise BadInput("this instance serves no patterns")
+            raise BadInput("this instance serves no patterns", "pattern")
         if sequence.compiling is None:
             sequence.compiling = self._patterns.find(sequence.pattern)
         if sequence.compiling.done():

@@ -14,6 +14,7 @@ from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixS
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from shared.arrays import unpack_int64
+from shared.errors import BadInput
 from shared.messages.steps import StepJobs
 from shared.prefix_names import first_name, page_names
 
@@ -36,22 +37,23 @@ class KvReservations:
         self.allocator = KvAllocator(num_tokens - prefixes.tokens)
         self.prefixes = PrefixPages(prefixes, self.allocator.size)
         self._is_used = mode is not CacheMode.NONE
+        self._has_waiting = False  # whether a request found too little room since the last eviction
         self._holders: dict[int, SequenceState] = {}  # by the first entry of their regions
         self._moves: list[Move] = []
 
-    def lacks_entries(self, sequence: SequenceState) -> bool:
-        """Whether the request needs entries before its next step."""
-        return self._is_used and sequence.kv_start == NO_REGION
-
-    def can_ever_hold(self, sequence: SequenceState) -> bool:
-        """Whether the empty cache has room for the request."""
-        return not self._is_used or len(sequence.canvas) <= self.allocator.size
+    def check(self, sequence: SequenceState) -> None:
+        """Raises: BadInput if the empty cache has no room for the request."""
+        if self._is_used and len(sequence.canvas) > self.allocator.size:
+            raise BadInput(f"{len(sequence.canvas)} tokens; this instance's cache holds {self.allocator.size}")
 
     def reserve(self, sequence: SequenceState, block: int) -> bool:
-        """Give the request its entries, and to those before its current block what is stored of its text's beginning.
-        Returns: whether enough are free."""
+        """Give the request its entries, if it needs any, and to those before its current block what is stored of its
+        text's beginning. Returns: whether it has them; False: it waits for room, and no later request overtakes it."""
+        if not self._is_used or sequence.kv_start != NO_REGION:
+            return True
         length = len(sequence.canvas)
-        if length > self.allocator.num_free:
+        self._has_waiting = self._has_waiting or length > self.allocator.num_free
+        if self._has_waiting:
             return False
         start = self.allocator.allocate(length)
         if start is None:
@@ -80,6 +82,7 @@ class KvReservations:
 
     def evict(self, sequence: SequenceState) -> None:
         """Free the request's entries, if it has any."""
+        self._has_waiting = False
         if sequence.kv_start != NO_REGION:
             del self._holders[sequence.kv_start]
             self.allocator.free(sequence.kv_start, len(sequence.canvas))

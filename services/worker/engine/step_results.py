@@ -1,6 +1,6 @@
 """Writes predicted tokens to the canvases, and builds the message about them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from services.worker.engine.batch import Part
 from services.worker.engine.confidence_stats import summarize
 from services.worker.engine.step_jobs import StepJob
-from services.worker.model.forward_batch import ForwardBatch
+from services.worker.model.forward_batch import ForwardBatch, slices_of
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Bool, Float32, Float64, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Guesses
@@ -82,29 +82,42 @@ class IterationResult:
         )
 
 
-def unmask(
-    parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions, mask_token_id: int
-) -> StepOutcome:
-    """Write the selected tokens and their confidences to the sequences (which this modifies)."""
-    ends = np.cumsum(batch.counts)
-    chosen = _selected_together(parts, batch, predictions) if len(batch.constrained) else predictions.selected
-    counts = np.add.reduceat(chosen.astype(np.int64), ends - batch.counts)
+@dataclass(slots=True)
+class RanBatch:
+    """A batch with its predictions, for the readers of these."""
+
+    parts: Sequence[Part]
+    batch: ForwardBatch
+    predictions: TokenPredictions
+    mask_token_id: int
+    report: StepReport
+    outcome: StepOutcome = NO_OUTCOME  # once `write_tokens` has read the predictions
+
+    @property
+    def rows(self) -> Iterator[tuple[Part, slice]]:
+        """Each part with its candidates' indices."""
+        return zip(self.parts, slices_of(self.batch.counts), strict=True)
+
+
+def write_tokens(ran: RanBatch) -> None:
+    """Write the selected tokens and their confidences to the sequences (which this modifies), and the outcome."""
+    parts, batch, predictions = ran.parts, ran.batch, ran.predictions
+    chosen = _selected_together(ran) if len(batch.constrained) else predictions.selected
     prompts = np.array([part.sequence.prompt_length for part in parts], dtype=np.int64)
     positions = batch.candidates - np.repeat(prompts, batch.counts)  # [R], from the start of the output
     known = np.full((len(parts), max(len(part.sequence.confidences) for part in parts)), np.nan, dtype=np.float32)
-    for row, (part, end, count) in enumerate(zip(parts, ends.tolist(), batch.counts.tolist(), strict=True)):
-        sequence, rows = part.sequence, slice(end - count, end)
-        known[row, : len(sequence.confidences)] = sequence.confidences
-        unknown = end - count + np.flatnonzero(np.isnan(known[row, positions[rows]])) if sequence.edits else rows
-        known[row, positions[unknown]] = predictions.confidences[unknown]
-        unmasked = positions[rows][chosen[rows]]
-        sequence.canvas[sequence.prompt_length + unmasked] = predictions.tokens[rows][chosen[rows]]
-        sequence.confidences[unmasked] = predictions.confidences[rows][chosen[rows]]
+    for index, (part, rows) in enumerate(ran.rows):
+        sequence, written = part.sequence, rows.start + np.flatnonzero(chosen[rows])
+        known[index, : len(sequence.confidences)] = sequence.confidences
+        unknown = rows.start + np.flatnonzero(np.isnan(known[index, positions[rows]])) if sequence.edits else rows
+        known[index, positions[unknown]] = predictions.confidences[unknown]
+        sequence.canvas[sequence.prompt_length + positions[written]] = predictions.tokens[written]
+        sequence.confidences[positions[written]] = predictions.confidences[written]
         if sequence.edits:
-            began_without_masks = mask_token_id not in batch.current[rows]
-            sequence.count_step(part.block, len(unmasked), began_without_masks=began_without_masks)
-    return StepOutcome(
-        counts=counts,
+            began_without_masks = ran.mask_token_id not in batch.current[rows]
+            sequence.count_step(part.block, len(written), began_without_masks=began_without_masks)
+    ran.outcome = StepOutcome(
+        counts=np.add.reduceat(chosen.astype(np.int64), np.cumsum(batch.counts) - batch.counts),
         positions=positions[chosen],
         tokens=predictions.tokens[chosen],
         confidences=predictions.confidences[chosen],
@@ -114,19 +127,18 @@ def unmask(
     )
 
 
-def _selected_together(parts: Sequence[Part], batch: ForwardBatch, predictions: TokenPredictions) -> Bool:
+def _selected_together(ran: RanBatch) -> Bool:
     """The selected candidates, of requests with a pattern only those that are allowed together, the most confident
     first. Shape: [R]."""
-    selected = predictions.selected.copy()
-    begins = np.cumsum(batch.counts) - batch.counts
-    for part, begin, count in zip(parts, begins.tolist(), batch.counts.tolist(), strict=True):
+    predictions, selected = ran.predictions, ran.predictions.selected.copy()
+    for part, own in ran.rows:
         sequence = part.sequence
         if sequence.constraint is None:
             continue
-        rows = begin + np.flatnonzero(selected[begin : begin + count])
+        rows = own.start + np.flatnonzero(selected[own])
         selected[rows] = sequence.constraint.choose(
             sequence.output_range(part.block)[0],
-            batch.candidates[rows] - sequence.prompt_length,
+            ran.batch.candidates[rows] - sequence.prompt_length,
             predictions.tokens[rows],
             np.argsort(-predictions.confidences[rows], kind="stable"),  # of equal ones the first position
         )

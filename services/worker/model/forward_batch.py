@@ -27,6 +27,11 @@ def sampling_table(rows: Sequence[Sampling]) -> NDArray[Any]:
     return np.array([astuple(row) for row in rows], dtype=SAMPLING)
 
 
+def slices_of(counts: Int64) -> list[slice]:
+    """The rows of each of several groups that lie one behind the other. Shape: counts [N]."""
+    return [slice(end - count, end) for end, count in zip(counts.cumsum().tolist(), counts.tolist(), strict=True)]
+
+
 def _none() -> Int64:
     return NONE
 

@@ -43,7 +43,7 @@ class PatternConstraint:
         """Raises: BadInput if no text with the output's tokens matches the pattern. No mask is before `start`."""
         _, forward, backward = self._sweep(output, start, stop)
         if not np.isin(self._sets.members(forward[0]), self._sets.members(backward[0])).any():
-            raise BadInput("the output so far does not match the pattern", "canvas")
+            raise BadInput("the output so far does not match the pattern", "pattern")
 
     def begin_step(self) -> None:
         """Limit the memory of the state sets, which requests share. Call it before any `allowed` of a step."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from services.worker.patterns.state_sets import StateSets
 from services.worker.patterns.token_automaton import TokenTable, tokenize
-from shared.errors import RetryLater
+from shared.errors import BadInput, RetryLater
 from shared.patterns.automaton import compile_pattern
 
 MAX_PATTERNS = 32  # compiled ones that are kept for later requests
@@ -44,6 +44,8 @@ class PatternCompiler:
             if self._tokens is None:
                 self._tokens = self._read_tokens()
             return StateSets(tokenize(compile_pattern(pattern), self._tokens))
+        except BadInput as error:
+            raise BadInput(error.message, "pattern") from None
         except (MemoryError, OSError) as error:
             raise RetryLater(f"the pattern cannot be compiled now: {error!r}") from error
 
