@@ -61,9 +61,8 @@ def train_predictor(
     with open_engine(directory, choose_cache(cache, directory), threads) as engine, open_progress() as progress:
         check_directory("--out", out)
         on_run = add_bar(progress, "runs", num_runs([*training, *testing], candidates))
-        mask = text.card.mask_token_id
-        learned = collect(engine, mask, training, candidates, seed, on_run)
-        tested = collect(engine, mask, testing, candidates, seed + 1, on_run)
+        learned = collect(engine, training, candidates, seed, on_run)
+        tested = collect(engine, testing, candidates, seed + 1, on_run)
         fit = add_bar(progress, "training", 1)
         trained = train(learned.trajectories, tested.fixed.trajectories, tested.changing.trajectories, candidates)
         fit()

@@ -67,16 +67,11 @@ def num_runs(prompts: Sequence[Prompt], thresholds: Sequence[float]) -> int:
 
 
 def collect(
-    engine: Engine,
-    mask_token_id: int,
-    prompts: Sequence[Prompt],
-    thresholds: Sequence[float],
-    seed: int,
-    on_done: Callable[[], object],
+    engine: Engine, prompts: Sequence[Prompt], thresholds: Sequence[float], seed: int, on_done: Callable[[], object]
 ) -> CollectedTrajectories:
     """Run every prompt; call `on_done` after each run. Raises: BadInput if one cannot run."""
-    fixed = record(engine, mask_token_id, fixed_runs(prompts, thresholds), on_done)
+    fixed = record(engine, fixed_runs(prompts, thresholds), on_done)
     steps = float(np.mean([trajectory.num_steps for trajectory in fixed.trajectories]))
     random = np.random.default_rng(seed)
-    changing = record(engine, mask_token_id, changing_runs(prompts, thresholds, steps, random), on_done)
+    changing = record(engine, changing_runs(prompts, thresholds, steps, random), on_done)
     return CollectedTrajectories(fixed, changing)

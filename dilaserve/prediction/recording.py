@@ -31,33 +31,29 @@ class RecordedRun:
         self.seconds += others.seconds
 
 
-def record(
-    engine: Engine, mask_token_id: int, runs: Sequence[TrainingRun], on_done: Callable[[], object]
-) -> RecordedRun:
+def record(engine: Engine, runs: Sequence[TrainingRun], on_done: Callable[[], object]) -> RecordedRun:
     """Run all blocks of all requests. Calls `on_done` after each request. Raises: BadInput if a request cannot run."""
     recorded = RecordedRun()
     for first in range(0, len(runs), BATCH_REQUESTS):
         group = runs[first : first + BATCH_REQUESTS]
-        decodes = [_start(run, str(number), mask_token_id) for number, run in enumerate(group, first + 1)]
+        decodes = [_start(run, str(number)) for number, run in enumerate(group, first + 1)]
         for results, ended in run_iterations(engine, decodes):
             recorded.iterations += 1
             recorded.seconds += results.latency_s
             for _ in ended:
                 on_done()
-        recorded.trajectories += map(_trajectory, decodes)
+        recorded.trajectories += [_trajectory(*pair) for pair in zip(group, decodes, strict=True)]
         recorded.outputs += [decode.output for decode in decodes]
     return recorded
 
 
-def _start(run: TrainingRun, request_id: str, mask_token_id: int) -> Decode:
+def _start(run: TrainingRun, request_id: str) -> Decode:
     request = CaseRequest(request_id, run.prompt.ids.tolist())
-    masks = np.full(run.prompt.output_length, mask_token_id, dtype=np.int32)
-    is_aligned = run.prompt.is_block_causal
-    return Decode(request, masks, run.prompt.block_length, run.threshold_of, is_aligned=is_aligned)
+    return Decode(request, run.prompt.output_length, run.prompt.block_length, run.threshold_of)
 
 
-def _trajectory(decode: Decode) -> Trajectory:
-    offset = len(decode.request.prompt_ids) % decode.block_length if decode.is_aligned else 0
+def _trajectory(run: TrainingRun, decode: Decode) -> Trajectory:
+    offset = len(decode.request.prompt_ids) % decode.block_length if run.prompt.is_block_causal else 0
     return Trajectory(
         block_length=decode.block_length,
         thresholds=np.array([decode.threshold_of(step) for step in range(len(decode.steps))]),

@@ -113,13 +113,12 @@ def _record(
     total = num_runs([*training, *testing], options.thresholds)
     report(f"2 of 4: recording {total} runs of {len(training) + len(testing)} prompts at each threshold")
     settings = {"device": options.device, "dtype": options.dtype}
-    mask = options.text.card.mask_token_id
     with (
         open_engine(options.directory, options.cache, options.threads, **settings) as engine,
         open_progress() as progress,
     ):
         on_run = add_bar(progress, "runs", total)
-        record = partial(record_parts, engine, mask, thresholds=options.thresholds, on_run=on_run)
+        record = partial(record_parts, engine, thresholds=options.thresholds, on_run=on_run)
         return (
             record(training, directory=options.out / RUNS / "training"),
             record(testing, directory=options.out / RUNS / "held-out"),

@@ -17,7 +17,6 @@ PART_PROMPTS = 8
 
 def record_parts(
     engine: Engine,
-    mask_token_id: int,
     prompts: Sequence[Prompt],
     thresholds: Sequence[float],
     directory: Path,
@@ -36,7 +35,7 @@ def record_parts(
             for _ in part.trajectories:
                 on_run()
         else:
-            part = collect(engine, mask_token_id, group, thresholds, number, on_run)
+            part = collect(engine, group, thresholds, number, on_run)
             draft = path.with_suffix(".draft")
             draft.write_bytes(msgspec.msgpack.encode(part, enc_hook=_packed))
             draft.replace(path)

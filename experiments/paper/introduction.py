@@ -60,10 +60,7 @@ def _decode_all(threshold: float, low_share: float, problems: int) -> tuple[floa
     with open_runner(ModelChoice(str(DEMO_MODEL)), CacheSize(BATCH)) as runner:
         for at in range(0, len(requests), BATCH):
             done += _decode(requests[at : at + BATCH], runner, threshold, low_share, random)
-    right = [
-        states_answer(text.decode(one.output[: one.unmasked].tolist()), answer)
-        for one, answer in zip(done, answers, strict=True)
-    ]
+    right = [states_answer(text.decode(one.output.tolist()), answer) for one, answer in zip(done, answers, strict=True)]
     return mean(len(one.steps) for one in done), 100 * mean(right)
 
 
@@ -76,11 +73,11 @@ def _decode(
 ) -> list[Decode]:
     fed = sum(len(request.prompt_ids) + OUTPUT_LENGTH for request in requests)
     engine = Engine(runner, CacheMode.DUAL, EngineLimits(tokens=fed, requests=len(requests)), "introduction")
-    masks, eos = np.full(OUTPUT_LENGTH, runner.config.mask_token_id, dtype=np.int32), runner.config.eos_token_id
+    eos = runner.config.eos_token_id
     decodes = [
         Decode(
             request,
-            masks.copy(),
+            OUTPUT_LENGTH,
             BLOCK_LENGTH,
             lambda _: LOW if random.random() < low_share else threshold,
             eos_token_id=eos,

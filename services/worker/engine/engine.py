@@ -54,8 +54,8 @@ class Engine:
         """`prefixes`: the part of the cache for the beginnings of texts. `patterns`: None refuses requests that have a
         pattern."""
         self._runner = runner
-        self._config = runner.config
-        self._mode = mode
+        self.config = runner.config
+        self.mode = mode
         self._limit, self._max_requests = BatchLimit(limits.tokens), limits.requests
         self._instance_id = instance_id
         self._patterns = patterns
@@ -95,6 +95,10 @@ class Engine:
     def prefixes(self) -> PrefixPages:
         """The beginnings of texts that the cache holds."""
         return self._cache.prefixes
+
+    def sequence(self, ticket: int) -> SequenceState:
+        """A resident request."""
+        return self._resident[ticket]
 
     def accept(self, message: StepJobs, jobs: list[StepJob] | None = None) -> None:
         """Apply a message: drop requests, open new ones, queue their jobs. A superseded scheduler's is refused.
@@ -143,8 +147,8 @@ class Engine:
 
     def _run_batch(self, parts: list[Part]) -> StepOutcome:
         self._rebuild_caches([part for part in parts if part.rebuilds])
-        batch = pack(parts, self._config, self._cache.take_moves())
-        ran = RanBatch(parts, batch, self._runner.run(batch), self._config.mask_token_id, self._report)
+        batch = pack(parts, self.config, self._cache.take_moves())
+        ran = RanBatch(parts, batch, self._runner.run(batch), self.config.mask_token_id, self._report)
         for read in READERS:
             read(ran)
         for part in parts:
@@ -156,8 +160,8 @@ class Engine:
         """Fill the caches of requests that moved here within a block. The predictions are those of an earlier step."""
         if not parts:
             return
-        rebuilt = sorted((rebuild_part(part, self._config) for part in parts), key=lambda part: part.sort_key)
-        self._runner.run(pack(rebuilt, self._config, self._cache.take_moves()))
+        rebuilt = sorted((rebuild_part(part, self.config) for part in parts), key=lambda part: part.sort_key)
+        self._runner.run(pack(rebuilt, self.config, self._cache.take_moves()))
 
     def _next_batch(self) -> list[tuple[Part, StepJob]]:
         """Pick the jobs of the next iteration; if none of its jobs can run, those of the iteration after it."""
@@ -196,7 +200,7 @@ class Engine:
         """The job's part of the batch; None while the request waits for its pattern or for room in the cache."""
         if (sequence.pattern and sequence.constraint is None) or not self._cache.reserve(sequence, job.block):
             return None
-        return part_for(job, sequence, self._mode, self._config)
+        return part_for(job, sequence, self.mode, self.config)
 
     def _runnable(self, job: StepJob) -> SequenceState | None:
         """The request of this job; None if the job cannot run: unknown request, done before, obsolete or invalid."""
@@ -215,7 +219,7 @@ class Engine:
         except RetryLater as error:
             self._report.fail(job.ticket, str(error))
         else:
-            return None if is_obsolete(job, sequence, self._config) else sequence
+            return None if is_obsolete(job, sequence, self.config) else sequence
         return None
 
     def _constrain(self, sequence: SequenceState, block: int) -> None:
@@ -229,7 +233,7 @@ class Engine:
             sequence.compiling = self._patterns.find(sequence.pattern)
         if sequence.compiling.done():
             compiled = sequence.compiling.result()
-            constraint = PatternConstraint(compiled, sequence.text_tokens, self._config.mask_token_id)
+            constraint = PatternConstraint(compiled, sequence.text_tokens, self.config.mask_token_id)
             constraint.check(sequence.output, *sequence.output_range(block))
             sequence.constraint = constraint
 
@@ -248,7 +252,7 @@ class Engine:
         if state.ticket in self._resident:  # out of date: it moved away and back, and the drop in between was lost
             self._drop([state.ticket])
         try:
-            self._resident[state.ticket] = open_sequence(state, self._config)
+            self._resident[state.ticket] = open_sequence(state, self.config)
         except BadInput as error:
             field = error.field if error.field in Request.__struct_fields__ else None
             self._report.fail(state.ticket, error.message, field)

@@ -9,15 +9,17 @@ import numpy as np
 
 from services.worker.engine.cache_mode import CacheMode, check_mode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.sequence_state import NO_IDS, SequenceState
 from services.worker.engine.step_jobs import StepJob
+from services.worker.engine.step_results import IterationResult
 from services.worker.model.families import ModelConfig
 from services.worker.model.model_runner import ModelRunner
 from services.worker.patterns.pattern_cache import PatternCompiler
-from shared.arrays import Float32, Int32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.arrays import Float32, Int32, pack_int32, pack_int64
 from shared.bus import codec
-from shared.edits import NO_EDITS, ends_block
+from shared.edits import NO_EDITS
 from shared.errors import BadInput
-from shared.messages.steps import MAX_POST_STEPS, RequestState, StepJobs, StepKind, StepResults
+from shared.messages.steps import MAX_POST_STEPS, RequestState, StepJobs, StepKind
 
 
 class CaseRequest(msgspec.Struct, frozen=True):
@@ -101,79 +103,56 @@ class DecodeOptions:
 
 @dataclass(slots=True)
 class Decode:
-    """One running request. Shapes: output int32 [O], in whole blocks, confidence_stats float32 [5] of each step."""
+    """One request, and what its steps did. Shapes: confidence_stats float32 [5] of each step."""
 
     request: CaseRequest
-    output: Int32  # masks at first
+    output_length: int  # tokens; a block-causal model decodes to the end of the last block
     block_length: int
     threshold_of: Callable[[int], float]  # of each step
-    caches: bool = True  # whether steps use the KV cache
-    is_aligned: bool = False  # of a block-causal model: blocks lie on a grid of absolute positions
     eos_token_id: int | None = None  # no block follows one that contains this token
     edits: EditRule | None = None
-    text_tokens: int = 0  # the most of a text with a pattern; 0: those of the output
-    blocks_ended: int = 0  # with edits
-    post_steps: int = 0  # of the current block: those that began without masks, with edits
-    mask_id: int = field(init=False)
-    unmasked: int = 0  # tokens
     steps: list[TraceStep] = field(default_factory=list)
     confidence_stats: list[Float32] = field(default_factory=list)
+    block: int = 0  # of the next step
+    output: Int32 = field(default_factory=lambda: NO_IDS)  # of the blocks that have ended
+    has_ended: bool = False
 
-    def __post_init__(self) -> None:
-        self.mask_id = int(self.output[0])
-
-    @property
-    def block(self) -> int:
-        return self.blocks_ended if self.edits else self._known // self.block_length
-
-    @property
-    def kind(self) -> StepKind:
-        has_cache = self.unmasked > 0 if self.is_aligned else self._known % self.block_length > 0
-        return StepKind.CACHE if self.caches and has_cache else StepKind.RECOMPUTE
-
-    @property
-    def kind_name(self) -> str:
-        return "denoise" if self.is_aligned else self.kind.name.lower()
-
-    @property
-    def _known(self) -> int:
-        """The tokens that are not masked, from the start of the first block on."""
-        return self.unmasked + (len(self.request.prompt_ids) % self.block_length if self.is_aligned else 0)
-
-    @property
-    def has_ended(self) -> bool:
-        if self._known % self.block_length or (self.edits and self._known > self.blocks_ended * self.block_length):
-            return False
-        return self.unmasked == len(self.output) or self.eos_token_id in self.output[: self.unmasked].tolist()
-
-    def state(self, ticket: int) -> RequestState:
-        prompt = self.request.prompt_ids
-        canvas = pack_int32([*prompt, *self.output])
+    def state(self, ticket: int, config: ModelConfig) -> RequestState:
+        """The request at its start."""
+        prompt, length = self.request.prompt_ids, self.output_length
+        if config.is_block_causal:
+            length += -(len(prompt) + length) % self.block_length
         return RequestState(
             ticket=ticket,
             request_id=self.request.id,
             prompt_length=len(prompt),
             block_length=self.block_length,
-            canvas=canvas,
+            canvas=pack_int32([*prompt, *[config.mask_token_id] * length]),
             edit_threshold=self.edits.threshold if self.edits else NO_EDITS,
             max_post_steps=self.edits.max_post_steps if self.edits else MAX_POST_STEPS,
             pattern=self.request.pattern,
-            text_tokens=self.text_tokens,
+            text_tokens=self.output_length,
         )
 
-    def write(self, positions: list[int], tokens: list[int]) -> None:
-        """Write the tokens of a step. With edits, some positions may have had tokens before."""
-        began_without_masks = self._known == (self.blocks_ended + 1) * self.block_length
-        self.unmasked += int(np.count_nonzero(self.output[positions] == self.mask_id))
-        self.output[positions] = tokens
-        if self.edits and began_without_masks:
-            self.post_steps += 1
-            if ends_block(len(positions), self.post_steps, self.edits.max_post_steps):
-                self.blocks_ended, self.post_steps = self.blocks_ended + 1, 0
-
-    def job(self, ticket: int) -> StepJob:
+    def job(self, ticket: int, config: ModelConfig, mode: CacheMode) -> StepJob:
+        """The next step."""
         threshold = float(np.float32(self.threshold_of(len(self.steps))))  # as in a message
-        return StepJob(ticket, len(self.steps), self.block, threshold, self.kind)
+        has_cache = bool(self.steps) and (config.is_block_causal or self.steps[-1].block == self.block)
+        kind = StepKind.CACHE if has_cache and mode is not CacheMode.NONE else StepKind.RECOMPUTE
+        return StepJob(ticket, len(self.steps), self.block, threshold, kind)
+
+    def move_on(self, sequence: SequenceState, config: ModelConfig) -> None:
+        """After a step: find the next block on the canvas, or end."""
+        masks = np.flatnonzero(sequence.output == config.mask_token_id)
+        before = self.block
+        if sequence.edits:
+            self.block = sequence.ended_blocks
+        else:
+            self.block = sequence.block_of(int(masks[0])) if len(masks) else sequence.num_blocks
+        if self.block > before:
+            ended = sequence.output[: sequence.output_range(self.block)[0]]
+            self.output = ended[: self.output_length].copy()
+            self.has_ended = len(ended) == len(sequence.output) or self.eos_token_id in ended.tolist()
 
 
 def read_case(path: Path) -> list[CaseRequest]:
@@ -210,78 +189,58 @@ def decode_together(
 ) -> list[RequestTrace]:
     """Decode requests together, at most `max_requests` per iteration (None: all).
 
-    `on_tokens` receives the number of tokens that each iteration unmasked; `patterns` compiles those of the requests.
+    `on_tokens` receives the number of output tokens in the blocks that each iteration ended; `patterns` compiles those
+    of the requests.
     Raises: BadInput if a request cannot be run.
     """
     options.check(runner.config)
     for request in requests:
         check_request(request, runner.config)
-    decodes = [_decode(request, options, runner.config) for request in requests]
-    fed = sum(len(decode.request.prompt_ids) + len(decode.output) for decode in decodes)
+    eos_token_id = runner.config.eos_token_id if options.stop_at_eos else None
+    sizes, threshold_of = (options.output_length, options.block_length), lambda _: options.threshold
+    decodes = [Decode(request, *sizes, threshold_of, eos_token_id, options.edits) for request in requests]
+    fed = sum(len(decode.request.prompt_ids) + sum(sizes) for decode in decodes)
     limits = EngineLimits(tokens=fed, requests=max_requests or len(requests))
     engine = Engine(runner, options.mode, limits, "decode", patterns=patterns)
-    unmasked = 0
+    before = 0
     for _ in run_iterations(engine, decodes):
-        before, unmasked = unmasked, sum(decode.unmasked for decode in decodes)
-        on_tokens(unmasked - before)
-    length = options.output_length
-    return [
-        RequestTrace(d.request.id, d.output[: min(d.unmasked, length)].tolist(), len(d.steps), d.steps) for d in decodes
-    ]
+        done = sum(len(decode.output) for decode in decodes)
+        on_tokens(done - before)
+        before = done
+    return [RequestTrace(d.request.id, d.output.tolist(), len(d.steps), d.steps) for d in decodes]
 
 
-def _decode(request: CaseRequest, options: DecodeOptions, config: ModelConfig) -> Decode:
-    """A block-causal model decodes to the end of the last block."""
-    length = options.output_length
-    if config.is_block_causal:
-        length += -(len(request.prompt_ids) + length) % options.block_length
-    return Decode(
-        request,
-        np.full(length, config.mask_token_id, dtype=np.int32),
-        options.block_length,
-        lambda _: options.threshold,
-        caches=options.mode is not CacheMode.NONE,
-        is_aligned=config.is_block_causal,
-        eos_token_id=config.eos_token_id if options.stop_at_eos else None,
-        edits=options.edits,
-        text_tokens=options.output_length,
-    )
-
-
-def run_iterations(engine: Engine, decodes: Sequence[Decode]) -> Iterator[tuple[StepResults, list[Decode]]]:
-    """Run these requests to their ends. Yields: the results of each iteration, and the requests that it ended.
+def run_iterations(engine: Engine, decodes: Sequence[Decode]) -> Iterator[tuple[IterationResult, list[Decode]]]:
+    """Run these requests to their ends. Yields: the result of each iteration, and the requests that it ended.
 
     Raises: BadInput if a request cannot be run.
     """
-    ready, left = list(range(len(decodes))), len(decodes)
+    config, ready, left = engine.config, list(range(len(decodes))), len(decodes)
     while left:
-        states = [decodes[ticket].state(ticket) for ticket in ready if not decodes[ticket].steps]
-        engine.accept(StepJobs(epoch=0, states=states), [decodes[ticket].job(ticket) for ticket in ready])
-        results = engine.iterate()
-        assert results is not None, "every job is answered"
-        for failure in results.failures:
+        states = [decodes[ticket].state(ticket, config) for ticket in ready if not decodes[ticket].steps]
+        jobs = [decodes[ticket].job(ticket, config, engine.mode) for ticket in ready]
+        engine.accept(StepJobs(epoch=0, states=states), jobs)
+        result = engine.run_iteration()
+        assert result is not None, "every job is answered"
+        for failure in result.report.failures:
             raise BadInput(f"request {decodes[failure.ticket].request.id}: {failure.message}")
-        ran = unpack_int64(results.tickets).tolist()
-        _apply(results, [decodes[ticket] for ticket in ran])
-        ready = [ticket for ticket in ran if not decodes[ticket].has_ended]
+        ran = _apply(engine, result, decodes)
+        ready = [job.ticket for job in result.jobs if not decodes[job.ticket].has_ended]
         left -= len(ran) - len(ready)
-        yield results, [decodes[ticket] for ticket in ran if ticket not in ready]
+        yield result, [decode for decode in ran if decode.has_ended]
     engine.accept(StepJobs(epoch=0, drops=pack_int64(range(len(decodes)))))
 
 
-def _apply(results: StepResults, ran: Sequence[Decode]) -> None:
-    """Add the tokens of an iteration to the requests that ran."""
-    cuts = np.cumsum(unpack_int32(results.counts))[:-1]
-    columns = (
-        np.split(unpack_int32(results.positions), cuts),
-        np.split(unpack_int32(results.tokens), cuts),
-        np.split(unpack_float32(results.confidences), cuts),
-    )
-    stats = unpack_float32(results.confidence_stats).reshape(-1, 5)
-    for decode, own_stats, *own in zip(ran, stats, *columns, strict=True):
-        positions, tokens, confidences = (column.tolist() for column in own)
-        decode.steps.append(
-            TraceStep(len(decode.steps), decode.kind_name, decode.block, positions, tokens, confidences)
-        )
-        decode.confidence_stats.append(own_stats)
-        decode.write(positions, tokens)
+def _apply(engine: Engine, result: IterationResult, decodes: Sequence[Decode]) -> list[Decode]:
+    """Add the steps of an iteration to the requests that ran. Returns: these requests."""
+    outcome = result.outcome
+    assert outcome is not None, "the requests are valid"
+    columns = outcome.positions, outcome.tokens, outcome.confidences.astype(np.float32)
+    split = zip(*(np.split(column, np.cumsum(outcome.counts)[:-1]) for column in columns), strict=True)
+    for job, stats, own in zip(result.jobs, outcome.stats, split, strict=True):
+        decode = decodes[job.ticket]
+        kind = "denoise" if engine.config.is_block_causal else StepKind(job.kind).name.lower()
+        decode.steps.append(TraceStep(job.step, kind, job.block, *(column.tolist() for column in own)))
+        decode.confidence_stats.append(stats)
+        decode.move_on(engine.sequence(job.ticket), engine.config)
+    return [decodes[job.ticket] for job in result.jobs]

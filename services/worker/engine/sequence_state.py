@@ -105,6 +105,10 @@ class SequenceState:
         start = self._first_start + block * self.block_length
         return start, start + self.block_length
 
+    def block_of(self, position: int) -> int:
+        """The block of a position in the output."""
+        return (self.prompt_length + position - self._first_start) // self.block_length
+
     def output_range(self, block: int) -> tuple[int, int]:
         """The positions [start, stop) of a block in the output."""
         start, stop = self.block_range(block)

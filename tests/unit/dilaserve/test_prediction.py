@@ -18,7 +18,7 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
 from shared.errors import BadInput
 from shared.text import TextModel
-from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.random_model import random_decoder
 from tests.support.trajectories import THRESHOLDS as SYNTHETIC_THRESHOLDS
 from tests.support.trajectories import fixed_trajectories
 
@@ -37,7 +37,7 @@ def engine() -> Engine:
 
 def test_every_step_is_recorded_with_threshold_and_tokens(engine: Engine) -> None:
     run = TrainingRun(prompt(1), threshold=0.3, first=(0.6, 0.1))
-    [trajectory] = record(engine, MASK_ID, [run], lambda: None).trajectories
+    [trajectory] = record(engine, [run], lambda: None).trajectories
     assert trajectory.output_length == 32
     assert trajectory.unmasked.min() >= 1
     assert trajectory.thresholds[:3].tolist() == [0.6, 0.1, 0.3]
@@ -48,10 +48,10 @@ def test_every_step_is_recorded_with_threshold_and_tokens(engine: Engine) -> Non
 def test_requests_recorded_together_run_as_each_does_alone(engine: Engine) -> None:
     runs = fixed_runs([prompt(seed, 16 * (1 + seed % 3)) for seed in range(12)], THRESHOLDS)
     done: list[int] = []
-    together = record(engine, MASK_ID, runs, lambda: done.append(1)).trajectories
+    together = record(engine, runs, lambda: done.append(1)).trajectories
     assert len(done) == len(runs)
     for run, trajectory in list(zip(runs, together, strict=True))[::11]:
-        [alone] = record(engine, MASK_ID, [run], lambda: None).trajectories
+        [alone] = record(engine, [run], lambda: None).trajectories
         np.testing.assert_array_equal(alone.unmasked, trajectory.unmasked)
         np.testing.assert_allclose(alone.confidence_stats, trajectory.confidence_stats, rtol=1e-5)
     assert engine.num_resident == 0
@@ -61,7 +61,7 @@ def test_a_state_after_changing_thresholds_continues_at_every_threshold(engine: 
     runs = changing_runs([prompt(3)], THRESHOLDS, steps=3, random=np.random.default_rng(0))
     assert [run.threshold for run in runs] == list(THRESHOLDS)
     assert len({run.first for run in runs}) == 1
-    trajectories = record(engine, MASK_ID, runs, lambda: None).trajectories
+    trajectories = record(engine, runs, lambda: None).trajectories
     reached = len(runs[0].first)
     states = [trajectory.states().features[reached] for trajectory in trajectories]
     for state in states[1:]:
@@ -71,7 +71,7 @@ def test_a_state_after_changing_thresholds_continues_at_every_threshold(engine: 
 def test_collected_examples_cover_every_threshold_at_every_stage(engine: Engine) -> None:
     prompts = [prompt(seed) for seed in range(4)]
     done: list[int] = []
-    collected = collect(engine, MASK_ID, prompts, THRESHOLDS, 0, lambda: done.append(1))
+    collected = collect(engine, prompts, THRESHOLDS, 0, lambda: done.append(1))
     assert len(done) == num_runs(prompts, THRESHOLDS)
     for recorded in (collected.fixed, collected.changing):
         training = examples(recorded.trajectories)
@@ -81,7 +81,7 @@ def test_collected_examples_cover_every_threshold_at_every_stage(engine: Engine)
 
 def test_a_request_that_cannot_run_is_reported(engine: Engine) -> None:
     with pytest.raises(BadInput, match="request 1: "):
-        record(engine, MASK_ID, [TrainingRun(Prompt(np.array([999_999], dtype=np.int32), 16, 16), 0.5)], lambda: None)
+        record(engine, [TrainingRun(Prompt(np.array([999_999], dtype=np.int32), 16, 16), 0.5)], lambda: None)
 
 
 @pytest.mark.parametrize(

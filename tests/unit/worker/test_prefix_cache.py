@@ -99,13 +99,13 @@ def serve(engine: Engine, name: str, prompts: list[list[int]], threshold: float)
     decodes = []
     for index, prompt in enumerate(prompts):
         length = 24 + -(len(prompt) + 24) % config.block_length
-        masks = np.full(length, config.mask_token_id, dtype=np.int32)
         request = CaseRequest(str(index), prompt)
-        decodes.append(Decode(request, masks, config.block_length, lambda _: threshold, is_aligned=True))
+        decodes.append(Decode(request, length, config.block_length, lambda _: threshold))
     cached = [0] * len(prompts)
-    for results, _ in run_iterations(engine, decodes):
-        for ticket, tokens in zip(np.frombuffer(results.tickets, np.int64), unpack_int32(results.cached), strict=False):
-            cached[ticket] += int(tokens)
+    for result, _ in run_iterations(engine, decodes):
+        assert result.outcome is not None
+        for job, tokens in zip(result.jobs, result.outcome.cached.tolist(), strict=True):
+            cached[job.ticket] += tokens
     return decodes, cached
 
 
