@@ -1,7 +1,7 @@
 """Builders with defaults: a test states only the values that its case is about."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from shared.arrays import Int32
 from shared.messages.cell import CellConfig
 from shared.messages.instances import Instance, InstanceState, ModelCard
 from shared.messages.requests import Request, ServingStats
-from shared.messages.stats import CURVE_TOKENS, ClusterWork, InstanceClass, InstanceLoad, SchedulerStats, WorkGroup
+from shared.messages.stats import InstanceLoad, SchedulerStats
 from tests.support.checked_pipeline import CheckedPipeline
 
 MASK_ID = 1
@@ -150,42 +150,3 @@ def scheduler_stats(**fields: Any) -> SchedulerStats:
         "instances": [load],
     }
     return SchedulerStats(**(defaults | fields))
-
-
-def working_stats(
-    at_s: float, *, groups: Sequence[WorkGroup] = (), caching: bool = False, **work: Any
-) -> SchedulerStats:
-    """A cell with one instance, whose iterations take 0.1 ms per token, or 0.05 ms in cache steps."""
-    costs: dict[str, Any] = {
-        "instances": 1,
-        "requests": 0,
-        "fewest_requests": 0,
-        "max_requests": 1000,
-        "max_tokens": 100_000,
-        "recompute_s": [tokens * 1e-4 for tokens in CURVE_TOKENS],
-        "cache_s": [tokens * 5e-5 for tokens in CURVE_TOKENS],
-    }
-    defaults: dict[str, Any] = {
-        "classes": [InstanceClass(**(costs | work.pop("costs", {})))],
-        "by_deadline": False,
-        "lowest_threshold": 0.0,
-        "mean_steps_share": 1.0,
-        "least_steps_share": 1.0,
-        "computing_share": 1.0,
-    }
-    made = ClusterWork(groups=list(groups), **(defaults | work))
-    return scheduler_stats(at_s=at_s, tokens_per_step=[8.0, 2.0], caching=caching, work=made)
-
-
-def work_group(**fields: Any) -> WorkGroup:
-    """One request like those of `working_stats`' tests: 8 steps, 100 tokens."""
-    defaults: dict[str, Any] = {
-        "requests": 1,
-        "steps": 8.0,
-        "recompute_steps": 8.0,
-        "tokens": 100.0,
-        "block_length": 32.0,
-        "due_in_s": 1.0,
-        "priority": 0,
-    }
-    return WorkGroup(**(defaults | fields))

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from services.gateway.admission.slo_admission import SloAdmission
 
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fuzz.samples import MASK_ID, SAMPLES, VOCAB
 from services.gateway.admission.key_use import KeyUse
-from services.gateway.admission.slo_admission import SloAdmission
 from services.gateway.api.response_models import Serving, UnfinishedRequest
 from services.gateway.api.routes.batches import batch_object
 from services.gateway.api.step_details import step_list

@@ -33,7 +33,7 @@ from shared.messages.requests import (
     UnfinishedQuery,
     UnfinishedRequests,
 )
-from shared.messages.stats import ClusterLoad, ClusterWork, InstanceClass, InstanceLoad, SchedulerStats, WorkGroup
+from shared.messages.stats import ClusterLoad, InstanceLoad, SchedulerStats
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepResults, StepTopTokens
 
 VOCAB, MASK_ID = 64, 60
@@ -69,27 +69,6 @@ STATS = ServingStats(
     thresholds=[ThresholdUse(threshold=0.9, steps=9, tokens=32)],
     step_s=0.1,
     predicted_steps=8.5,
-)
-WORK = ClusterWork(
-    classes=[
-        InstanceClass(
-            instances=1,
-            requests=2,
-            fewest_requests=2,
-            max_requests=8,
-            max_tokens=512,
-            recompute_s=COSTS_S,
-            cache_s=COSTS_S,
-        )
-    ],
-    groups=[
-        WorkGroup(requests=2, steps=9.0, recompute_steps=2.0, tokens=96.0, block_length=32.0, due_in_s=1.5, priority=0)
-    ],
-    by_deadline=True,
-    lowest_threshold=0.5,
-    mean_steps_share=0.7,
-    least_steps_share=0.3,
-    computing_share=0.8,
 )
 LOAD = InstanceLoad(
     instance_id="a-1", open=True, requests=1, max_requests=64, tokens=96, max_tokens=8192, step_latency_s=0.01
@@ -240,7 +219,6 @@ _SAMPLES: list[msgspec.Struct] = [
         cycle_mean_s=0.001,
         cycle_max_s=0.002,
         load=ClusterLoad(least_tokens=10.0, committed_tokens=20.0, capacity_tokens=30.0, throughput_tokens_per_s=15.0),
-        work=WORK,
         instances=[LOAD],
     ),
     Claim(fingerprint="9f86d081"),

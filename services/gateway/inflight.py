@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from opentelemetry import trace
 
-from services.gateway.api.errors import ApiError
+from services.gateway.api.errors import ApiError, check_completed
 from services.gateway.bus_connection import BusConnection
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
@@ -28,7 +28,18 @@ from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
 from shared.errors import BadInput, RetryLater, StorageFull
 from shared.messages.instances import ModelCard
-from shared.messages.requests import ActiveRequest, Cancel, Guesses, Outcome, Progress, Request, TopTokens
+from shared.messages.requests import (
+    ACCEPT_S,
+    ACCEPTED,
+    ActiveRequest,
+    Cancel,
+    Guesses,
+    Outcome,
+    OutcomeStatus,
+    Progress,
+    Request,
+    TopTokens,
+)
 
 log = structlog.get_logger(__name__)
 tracer = trace.get_tracer(__name__)
@@ -77,9 +88,11 @@ class InFlightRequest:
         self._card = card
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
         self._queue: asyncio.Queue[StepTokens | Outcome | RetryLater] = asyncio.Queue()
+        self._heard = asyncio.Event()  # a message about the request has arrived
         self._first: StepTokens | Outcome | None = None  # of the events, if `first_event` has waited for it
         self._subscription: Subscription | None = None
         self._lost: Outcome | None = None  # the outcome of the same request before it was sent again
+        self._refusal: Outcome | None = None
         self._ended = False
         self._closed = False
         self._span = tracer.start_span("request", attributes={"dilaserve.request_id": request.request_id})
@@ -87,7 +100,8 @@ class InFlightRequest:
     async def start(self) -> None:
         """Subscribe, publish the request and confirm it, unless it is durable and has a final outcome already.
 
-        Raises: StorageFull if the cell is full; RetryLater if the bus does not store the request.
+        Raises: StorageFull if the cell is full; RetryLater if the bus does not store the request; ApiError 429 if the
+        scheduler refuses it.
         """
         subjects, request_id = self._bus.subjects, self.request.request_id
         if self._confirm and (outcome := await find_outcome(self._bus, request_id)):
@@ -96,7 +110,8 @@ class InFlightRequest:
                 return
             self._lost = outcome
         # One subscription keeps progress, guesses and outcome in order.
-        subject = subjects.request_messages(request_id) if self.request.stream else subjects.outcomes(request_id)
+        follows = self.request.stream or self.request.may_refuse
+        subject = subjects.request_messages(request_id) if follows else subjects.outcomes(request_id)
         with bus_errors("subscribe to the outcome"):
             self._subscription = await self._bus.nc.subscribe(subject, cb=self._receive)
         with trace.use_span(self._span):
@@ -108,6 +123,17 @@ class InFlightRequest:
                 raise
         if self._confirm:
             await self._confirm()
+        if self.request.may_refuse:
+            await self._until_accepted()
+
+    async def _until_accepted(self) -> None:
+        """Wait until the scheduler accepts the request, at most for ACCEPT_S. Raises: ApiError 429 if it refuses it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ACCEPT_S):
+                await self._heard.wait()
+        if self._refusal is not None:
+            self._ended = True
+            check_completed(self._refusal, "")
 
     async def events(self) -> AsyncIterator[StepTokens | Outcome]:
         """The request's tokens, if it is streamed, then its outcome.
@@ -151,6 +177,7 @@ class InFlightRequest:
 
     def abort(self, reason: str) -> None:
         """End `events` with RetryLater(reason)."""
+        self._heard.set()
         self._queue.put_nowait(RetryLater(reason))
 
     def close(self) -> None:
@@ -181,6 +208,12 @@ class InFlightRequest:
         kind = MESSAGES.get(message_kind(msg.subject))
         message = try_decode(msg, kind) if kind else None
         try:
+            if isinstance(message, Outcome) and message.status is OutcomeStatus.REFUSED:
+                self._refusal = message
+            if message is not None:
+                self._heard.set()
+            if message == ACCEPTED:
+                return
             if isinstance(message, Progress):
                 self._queue.put_nowait(unpack_tokens(message, self.request.output_tokens, self._card.vocab_size))
             elif message is not None:

@@ -58,7 +58,6 @@ def _read(own: GatewaySettings, number: int, entry: str) -> GatewaySettings:
         model_name=found["name"],
         nats_url=url,
         cell=found["cell"],
-        default_slo_s=None,  # that of its cell
         alive_file="",  # the connection to the own cell touches it
         bus_store_dir=own.bus_store_dir if url == own.nats_url else "",
     )

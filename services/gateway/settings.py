@@ -26,8 +26,6 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     database_url: str = ""  # Postgres with the API keys (postgresql://...); required with `auth`
     store_responses: bool = False  # store all responses for a day; with `auth`, only those of keys that ask for it
     max_active_requests: Positive = 4096  # requests in flight; further requests are refused with 429
-    shed: bool = False  # refuse with 429 a request that cannot meet its SLO at its lowest threshold
-    default_slo_s: Seconds | None = None  # SLO in seconds of a request without one, for `shed`; unset: the cell's
     service_tiers: tuple[str, ...] = ()  # SLO and priority of each `service_tier`: NAME=SLO_MS or NAME=SLO_MS:PRIORITY
     reasoning_efforts: tuple[str, ...] = ()  # quality floor of each `reasoning_effort`: NAME=THRESHOLD
     max_files_per_key: Positive = 1000  # stored files of an API key, results of batches included

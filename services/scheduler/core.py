@@ -11,8 +11,10 @@ import numpy as np
 import structlog
 
 from services.scheduler import events as ev
+from services.scheduler.algorithms.common_level import steps_at
+from services.scheduler.algorithms.refusal import refusals
 from services.scheduler.dispatch import Dispatcher
-from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, Policy
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy, Policy
 from services.scheduler.state.checkpoints import resume, take_checkpoint
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
@@ -27,7 +29,7 @@ from services.scheduler.state.suspects import MAX_ATTEMPTS, suspect
 from services.scheduler.state.totals import Totals
 from shared.arrays import Int32, Int64, pack_int32
 from shared.messages.instances import Instance
-from shared.messages.requests import OutcomeStatus, Progress, Request
+from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus, Progress, Request
 from shared.messages.stats import ClusterLoad
 from shared.messages.steps import StepResults
 
@@ -56,6 +58,7 @@ class CoreSettings:
     learns_difficulty: bool = True  # whether a request's own steps correct its one-shot estimate
     asks_predictor: bool = False  # for estimates of the steps left
     estimate_interval_s: float = 0.0  # minimum time between two requests to the step predictor
+    shed: bool = False  # refuse new requests that cannot meet their SLO
 
 
 class SchedulerCore:
@@ -99,7 +102,7 @@ class SchedulerCore:
             self._apply_results(results, now_s)
         for event in events:
             self._apply(event, now_s)
-        self._estimate_added()
+        self._estimate_added(now_s)
         self._expire(now_s)
         if self.settings.asks_predictor and now_s >= self._next_estimate_s:
             self._commands.extend(self.estimates.request())
@@ -153,11 +156,42 @@ class SchedulerCore:
                 return
         self._added.append(row)
 
-    def _estimate_added(self) -> None:
+    def _estimate_added(self, now_s: float) -> None:
         """Estimate the steps of the requests that this cycle has added, together: a backlog has thousands."""
         if self._added:
             rows, self._added = np.array(self._added), []
-            self.estimates.use_one_shot(rows[self.table.ticket[rows] != 0])  # the others are cancelled already
+            rows = rows[self.table.ticket[rows] != 0]  # the others are cancelled already
+            self.estimates.use_one_shot(rows)
+            self._accept(rows, now_s)
+
+    def _accept(self, added: Int64, now_s: float) -> None:
+        """Accept or refuse the added requests that may be refused. One that waited longer than its client does, or that
+        an earlier scheduler served, is accepted already."""
+        table = self.table
+        arrived = [table.entry(row).arrived for row in added.tolist()]
+        may_refuse = [each.request.may_refuse and each.checkpoint is None for each in arrived]
+        new = added[np.array(may_refuse, dtype=np.bool_) & (now_s - table.arrival_s[added] <= ACCEPT_S)]
+        if not len(new):
+            return
+        if self.settings.shed:
+            for row, retry_after_s in self._refusals(new, now_s):
+                error = "the request could not meet its SLO even at the lowest threshold"
+                self._finish(row, OutcomeStatus.REFUSED, now_s, error, "slo_s", retry_after_s)
+        new = new[table.ticket[new] != 0]
+        self._commands.extend(ev.SendProgress(table.entry(row).request_id, ACCEPTED) for row in new.tolist())
+
+    def _refusals(self, new: Int64, now_s: float) -> list[tuple[int, float]]:
+        """As `refusals`."""
+        table, candidates = self.table, np.array(self.settings.thresholds)
+        rows = table.ticket.nonzero()[0]
+        thresholds = np.maximum(table.min_threshold[rows], self.policy.lowest_threshold)
+        steps, recompute_steps = (steps_at(left, candidates, thresholds) for left in self.estimates.remaining(rows))
+        if max(self.settings.tokens_per_step) <= 1:  # no predictor's card: nothing is known but one step per block
+            steps = np.minimum(steps, table.blocks_left[rows])
+            recompute_steps = np.minimum(recompute_steps, steps)
+        by_deadline = self.policy.moves is MigrationPolicy.FOR_ROOM
+        work = rows, steps, recompute_steps
+        return list(refusals(new, *work, by_deadline=by_deadline, table=table, fleet=self.fleet, now_s=now_s))
 
     def _apply_results(self, results: Sequence[StepResults], now_s: float) -> None:
         applied = self._decoder.apply(results, now_s)
@@ -329,7 +363,15 @@ class SchedulerCore:
             error = f"no instance could run step {table.steps[row]} alone: {MAX_ATTEMPTS} tries had no valid answer"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
 
-    def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: str = "", field: str | None = None) -> None:
+    def _finish(
+        self,
+        row: int,
+        status: OutcomeStatus,
+        now_s: float,
+        error: str = "",
+        field: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         table = self.table
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         end = masked[0] if len(masked) else None
@@ -355,6 +397,7 @@ class SchedulerCore:
                 top_tokens,
                 choices,
                 written_by,
+                retry_after_s,
             )
         )
         self._dispatcher.remove(row)

@@ -130,6 +130,7 @@ class FinishRequest:
     top_tokens: TopTokenTable | None = None  # of the output; None without `top_logprobs`
     choices: Float32 | None = None  # the probability of each label, if a step has read them
     written_by: frozenset[str] = frozenset()  # ids of instances that may have written a part of the output
+    retry_after_s: float | None = None  # of a refused request: seconds after which it could meet its SLO
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ def build_core(
         learns_difficulty=find_policy(settings.policy_name).learns_difficulty,
         asks_predictor=asks_predictor,
         estimate_interval_s=estimate_interval_s,
+        shed=settings.shed,
     )
     text_ended = ending_text.ended if ending_text else lambda _output_ids, _request, _checked: False
     make_policy = partial(build_policy, settings, **policy_options)

@@ -81,6 +81,8 @@ class Request(Sampling, frozen=True, kw_only=True, omit_defaults=True):
     )
     stream: bool = False  # send `progress` messages
     guesses: bool = False  # send `guesses` messages
+    # The scheduler may refuse it if it could not meet its SLO, within ACCEPT_S; else it sends ACCEPTED
+    may_refuse: bool = False
     age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # seconds from its arrival to this message's publication
     key: Annotated[str, msgspec.Meta(max_length=MAX_KEY_LENGTH)] = ""  # API key's id, or a producer's name; empty: none
 
@@ -100,6 +102,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 class OutcomeStatus(enum.StrEnum):
     COMPLETED = "completed"
+    REFUSED = "refused"  # it could not meet its SLO; only of a request with `may_refuse`
     REJECTED = "rejected"  # the request is invalid; see `error`
     FAILED = "failed"  # an error of the system
     CANCELLED = "cancelled"
@@ -113,6 +116,7 @@ class FinishReason(enum.StrEnum):
 class OutcomeError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     field: str | None = None  # the invalid field
+    retry_after_s: Finite | None = None  # of a refused request: seconds after which it could meet its SLO
     is_lost: bool = False  # the bus has lost the request; it may be sent again, and the new outcome replaces this one
 
 
@@ -183,7 +187,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_final(self) -> bool:
         """Whether no other outcome replaces it."""
-        return self.error is None or not self.error.is_lost
+        return self.status is not OutcomeStatus.REFUSED and (self.error is None or not self.error.is_lost)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +203,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     confidences: bytes  # float32 [n]
     top_tokens: TopTokens | None = None  # of the same positions; None without `top_logprobs`
     is_draft: bool = False  # a later step may change them
+
+
+ACCEPTED = Progress(step=-1, positions=b"", tokens=b"", confidences=b"")  # of a request with `may_refuse`: not refused
+ACCEPT_S = 5.0  # after its arrival a request is no longer refused
 
 
 class Guesses(Progress, frozen=True, kw_only=True):

@@ -1,17 +1,12 @@
 """Statistics that the scheduler publishes once a second."""
 
-from typing import Annotated
-
 import msgspec
 
-from shared.messages.numbers import Finite, Positive
+from shared.messages.numbers import Finite
 from shared.messages.versions import FIRST_VERSION
 
 STATS_S = 1.0  # interval of messages
 WINDOW_S = 30.0  # window of rates, ratios and percentiles
-CURVE_TOKENS = tuple(32 * 2**i * j // 2 for i in range(10) for j in (2, 3))  # batch tokens, 32 to 24,576, of the curves
-
-Curve = Annotated[list[Finite], msgspec.Meta(min_length=len(CURVE_TOKENS), max_length=len(CURVE_TOKENS))]
 
 
 class InstanceLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,42 +28,6 @@ class ClusterLoad(msgspec.Struct, frozen=True, kw_only=True):
     committed_tokens: Finite  # of all active requests, each at its highest allowed threshold
     capacity_tokens: Finite  # of the instances within the mean SLO of active requests
     throughput_tokens_per_s: Finite
-
-
-class InstanceClass(msgspec.Struct, frozen=True, kw_only=True):
-    """The open instances with one latency profile and TP degree. The costs are corrected by what is observed."""
-
-    instances: Annotated[int, msgspec.Meta(ge=1)]
-    requests: int  # on all of them
-    fewest_requests: int  # on one of them
-    max_requests: int  # the room of one of them
-    max_tokens: int
-    recompute_s: Curve  # seconds of an iteration of recompute steps with each of CURVE_TOKENS
-    cache_s: Curve  # seconds of an iteration of cache steps with each of CURVE_TOKENS
-
-
-class WorkGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Active requests with equal priority, similar deadlines and similar steps left. Lengths and steps are means."""
-
-    requests: int
-    steps: Finite  # left at the lowest threshold that the policy and the quality floor allow
-    recompute_steps: Finite  # of these
-    tokens: Finite  # prompt and output
-    block_length: Finite
-    due_in_s: Finite  # seconds from the message to the latest deadline; below 0: all are late
-    priority: int
-
-
-class ClusterWork(msgspec.Struct, frozen=True, kw_only=True):
-    """The basis of a latency forecast, under every policy."""
-
-    classes: Annotated[list[InstanceClass], msgspec.Meta(min_length=1)]
-    groups: list[WorkGroup]
-    by_deadline: bool  # requests due earlier come first; false: all requests on an instance share its iterations
-    lowest_threshold: Finite  # that the policy uses
-    mean_steps_share: Finite  # steps of ended requests over those of a whole output at the mean rate
-    least_steps_share: Finite  # the same of easy requests; 0: unknown, at least one step runs
-    computing_share: Positive  # of the time since a request's first step, the share in which its iterations run
 
 
 class LastServed(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,10 +54,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     leader: str = ""  # its process, as in ServiceHealth
     policy: str
     thresholds: list[Finite]  # candidates, ascending
-    tokens_per_step: list[Positive] = []  # mean at each threshold
-    caching: bool = False  # instances have a KV cache
-    exact_cache: bool = False  # and a request recomputes only when it arrives at one
-    prefix_cache: bool = False  # and instances may have the beginning of its text cached
+    shed: bool = False  # the scheduler refuses requests that cannot meet their SLO, if they allow it
     window_s: Finite  # WINDOW_S; shorter after the start
 
     active: int  # running and deferred requests
@@ -115,6 +71,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     cancelled: int
     rejected: int = 0  # invalid
+    refused: int = 0  # could not meet their SLO
     slo_met: int = 0  # of completed requests
     migrations: int  # of ended requests
     steps: int
@@ -136,9 +93,4 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     cycle_max_s: Finite | None  # longest of the last STATS_S
 
     load: ClusterLoad | None = None  # None: the policy does not count tokens, or no request is active
-    work: ClusterWork | None = None  # None: no instance is open
     instances: list[InstanceLoad] = []
-
-    def __post_init__(self) -> None:
-        if len(self.tokens_per_step) not in (0, len(self.thresholds)):
-            raise ValueError("tokens_per_step must have one number per threshold")

@@ -1,1 +1,1 @@
-"""Admission control: API keys, rate limits, concurrency limits, SLO feasibility."""
+"""Admission control: API keys, rate limits, concurrency limits."""

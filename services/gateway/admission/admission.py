@@ -1,4 +1,4 @@
-"""Admission control: API keys, the limits of each key, the bound on requests in flight, SLO feasibility.
+"""Admission control: API keys, the limits of each key, the bound on requests in flight.
 
 A key's limits count the requests at all gateways (`key_use.py`); the bound counts those of this gateway.
 """
@@ -83,17 +83,16 @@ class AdmissionController:
             message = f"priority is {request.priority}; the maximum of this key is {key.max_priority}"
             raise ApiError(403, message, param="priority", code="priority_too_high")
 
-    def admit(self, key: ApiKey, request: Request, cell: CellContext) -> None:
+    def admit(self, key: ApiKey) -> None:
         """Call InFlightRequests.open of the cell next, without an await between, as that counts the request.
 
-        Raises: ApiError 429 if a limit is reached or the SLO is unattainable.
+        Raises: ApiError 429 if a limit is reached.
         """
         if key.concurrency is not None and self._total_of(key.key_id) >= key.concurrency:
             raise _limit_exceeded(_concurrency_limit(key.concurrency), RETRY_AFTER_S)
         if sum(each.inflight.count for each in self._cells) - self._count_of(BATCH_OWNER) >= self._max_active:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
-        cell.check_slo(request)
 
     def _total_of(self, key_id: str) -> int:
         """The key's requests in flight at all gateways."""

@@ -204,7 +204,8 @@ async def _open(
     confirm: Confirm | None = None,
 ) -> InFlightRequest:
     """Admit the request, and publish it in the cell."""
-    context.admission.admit(key, request, cell)
+    context.admission.admit(key)
+    request = replace(request, may_refuse=cell.sheds)
     return await cell.inflight.open(request, key.key_id, start_s, confirm=confirm)
 
 

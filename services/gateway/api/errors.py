@@ -21,6 +21,7 @@ from shared.messages.requests import Outcome, OutcomeStatus
 log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S = 2  # Retry-After of a 503, and of a 429 because the gateway is full
+SLO_UNATTAINABLE = "slo_unattainable"  # code of a request that the scheduler refuses
 MAX_NAME_LENGTH = 100  # characters of a client's field or model name that a message repeats
 
 
@@ -96,6 +97,11 @@ def check_completed(outcome: Outcome, form_field: str) -> None:
     field = form_field if error and error.field in _FORMS else error.field if error else None
     message = error.message if error else f"the request was {outcome.status.value}"
     match outcome.status:
+        case OutcomeStatus.REFUSED:
+            wait_s = error.retry_after_s if error else None
+            raise ApiError(
+                429, f"slo_ms: {message}", param="slo_ms", code=SLO_UNATTAINABLE, retry_after_s=wait_s or 1.0
+            )
         case OutcomeStatus.REJECTED:
             raise ApiError(400, message, param=field, code="rejected")
         case OutcomeStatus.CANCELLED:

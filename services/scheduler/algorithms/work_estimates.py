@@ -40,19 +40,36 @@ def request_parts(
     return parts
 
 
+def cluster_seconds(
+    rows: Int64, cache_steps: Float64, recompute_steps: Float64, scale: Float64, table: RequestTable, fleet: Fleet
+) -> Float64:
+    """The time that all open instances together work for each request. `scale`: the factor on each instance's costs.
+    Shapes: [n], [n], [n], [instances] -> [n]."""
+    instances = fleet.open.nonzero()[0]
+    unit_s = np.maximum(_unit_seconds(instances, rows, table, fleet) * scale[instances], np.finfo(float).tiny)
+    seconds: Float64 = (1 / (1 / unit_s).sum(axis=1)) @ _amounts(rows, cache_steps, recompute_steps, table, fleet)
+    return seconds
+
+
 def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet) -> Float64:
-    """Of each request, per second of its SLO: cache steps, their blocks of BUCKET tokens, their further keys, recompute
-    steps, and their tokens. Shapes: [n] each -> [5, n]."""
+    """The `_amounts` of each request per second of its SLO. Shapes: [n] each -> [5, n]."""
     blocks = table.block_length[rows] / BUCKET
     base_s, slope_s = (of[fleet.open].min(initial=1.0) for of in (fleet.cache_base_s, fleet.cache_slope_s))
     least_s = (cache_steps + recompute_steps) * (base_s + blocks * slope_s)
     slo_s = np.maximum(table.slo_s[rows], least_s)  # an SLO that no instance can meet is no unlimited load
-    cache_rate, recompute_rate = cache_steps / slo_s, recompute_steps / slo_s
-    fed_blocks = cache_rate * blocks
+    rates: Float64 = _amounts(rows, cache_steps, recompute_steps, table, fleet) / slo_s
+    return rates
+
+
+def _amounts(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet) -> Float64:
+    """Of each request: cache steps, their blocks of BUCKET tokens, their further keys, recompute steps, and their
+    tokens. Shapes: [n] each -> [5, n]."""
+    blocks = table.block_length[rows] / BUCKET
+    fed_blocks = cache_steps * blocks
     if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
-        fed_blocks += (table.blocks_left[rows] - 1) / slo_s * blocks
-    keys = cache_rate * further_keys(rows, table, fleet)
-    return np.stack([cache_rate, fed_blocks, keys, recompute_rate, recompute_rate * table.recompute_tokens(rows)])
+        fed_blocks += (table.blocks_left[rows] - 1) * blocks
+    keys = cache_steps * further_keys(rows, table, fleet)
+    return np.stack([cache_steps, fed_blocks, keys, recompute_steps, recompute_steps * table.recompute_tokens(rows)])
 
 
 def further_keys(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
@@ -67,7 +84,7 @@ def further_keys(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
 
 
 def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
-    """The busy-seconds of one of each of `_rates`, in a batch of the assumed size. Shapes: -> [5, k]."""
+    """The busy-seconds of one of each of `_amounts`, in a batch of the assumed size. Shapes: -> [5, k]."""
     room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / table.tokens[rows].mean())
     batch = np.maximum(BATCH_SHARE * room, 1.0)
     recompute_batch, recompute_base_s = batch, fleet.recompute_base_s[instances]

@@ -38,6 +38,12 @@ def _choices(finish: FinishRequest) -> dict[str, float]:
     return dict(zip(finish.arrived.request.choices, finish.choices.tolist(), strict=True))
 
 
+def _error(finish: FinishRequest) -> OutcomeError | None:
+    if not finish.error:
+        return None
+    return OutcomeError(message=finish.error, field=finish.field, retry_after_s=finish.retry_after_s)
+
+
 async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
     """Store the outcome, unless its request has a final one. Replaces a message that is no outcome. Raises: as
     `Bus.store`.
@@ -98,7 +104,7 @@ class OutcomeStore:
             arrival_s=arrived.arrival_s,
             stats=finish.stats,
             decisions=finish.decisions,
-            error=OutcomeError(message=finish.error, field=finish.field) if finish.error else None,
+            error=_error(finish),
             key=arrived.request.key,
             priority=arrived.request.priority,
             trace_id=arrived.trace_id,

@@ -26,7 +26,7 @@ GAUGES = {
     "stalled_s": ("stalled_seconds", "Time without a step while requests are active"),
     "steps_in_flight": ("steps_in_flight", "Steps sent to instances and not answered yet"),
 }
-OUTCOMES = ("completed", "failed", "cancelled", "rejected")
+OUTCOMES = ("completed", "failed", "cancelled", "rejected", "refused")
 LOADS = ("least", "committed", "capacity")
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
 from services.scheduler.monitoring.cell_slack import cell_slack
-from services.scheduler.monitoring.cluster_work import ServedShares, cluster_work
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool
@@ -40,7 +39,6 @@ class StatsWindow:
         self._oldest_late_s = oldest_late_s
         self._stepped = (0, now_s)  # total of steps, and the last time at which it grew or no step was due
         self._cycle_max_s: float | None = None
-        self._shares = ServedShares(core.settings)
         self._last: LastServed | None = None
         self._latencies: deque[tuple[float, float]] = deque()  # of completed requests: Unix time of the end, seconds
         self._history: deque[tuple[float, Totals]] = deque([(now_s, Totals())])  # Unix time and totals, oldest first
@@ -55,7 +53,6 @@ class StatsWindow:
             match command:
                 case ev.FinishRequest(status=OutcomeStatus.COMPLETED, stats=stats) if stats is not None:
                     self._latencies.append((now_s, stats.latency_s))
-                    self._shares.record(command, stats)
 
     def stats(self, now_s: float) -> SchedulerStats:
         """The message; `cycle_max_s` covers the time since the last message."""
@@ -85,10 +82,7 @@ class StatsWindow:
             epoch=settings.epoch,
             policy=self._policy,
             thresholds=list(settings.thresholds),
-            tokens_per_step=list(settings.tokens_per_step),
-            caching=settings.caching,
-            exact_cache=settings.exact_cache,
-            prefix_cache=core.fleet.prefixes.page_tokens > 0,
+            shed=settings.shed,
             window_s=window_s,
             active=len(core.table),
             deferred=int(deferred.sum()),
@@ -107,7 +101,6 @@ class StatsWindow:
             cycle_mean_s=recent.cycle_s / recent.cycles if recent.cycles else None,
             cycle_max_s=cycle_max_s,
             load=core.load,
-            work=cluster_work(core, self._shares, now_s),
             instances=self._instances(),
         )
 

@@ -14,6 +14,7 @@ class Totals:
     failed: int = 0
     cancelled: int = 0
     rejected: int = 0
+    refused: int = 0
     slo_met: int = 0
     migrations: int = 0
     steps: int = 0
@@ -31,6 +32,7 @@ class Totals:
         self.completed += status is OutcomeStatus.COMPLETED
         self.cancelled += status is OutcomeStatus.CANCELLED
         self.failed += status is OutcomeStatus.FAILED
+        self.refused += status is OutcomeStatus.REFUSED
         if stats is not None:
             self.migrations += stats.migrations
             self.slo_met += status is OutcomeStatus.COMPLETED and stats.slo_met
