@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from services.gateway.admission.slo_admission import SloAdmission
 
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fuzz.samples import MASK_ID, SAMPLES, VOCAB
@@ -152,10 +151,9 @@ def receive_outcome(data: bytes) -> None:
 
 
 def receive_stats(data: bytes) -> None:
-    """Show the statistics on the console, and forecast a request's end from them."""
+    """Show the statistics on the console."""
     stats = decode(data, SchedulerStats)
     _replied(load_view(stats, [], NOW_S))
-    SloAdmission(10.0).admit(Request(request_id="r", prompt="a"), stats, NOW_S, NOW_S)
 
 
 def receive_unfinished(data: bytes) -> None:

@@ -40,7 +40,6 @@ VOCAB, MASK_ID = 64, 60
 TICKET = 1 << 20  # of the first request of a scheduler
 ARRIVAL_S = 1_700_000_000.0
 SPEC = InstanceSpec(node="a", gpus=(0, 1))
-COSTS_S = [0.01 * (1 + i) for i in range(20)]
 TOP_TOKENS = TopTokens(positions=pack_int32([0]), tokens=pack_int32([9, 4]), confidences=pack_float32([0.9, 0.05]))
 TOKENS: dict[str, Any] = {"positions": pack_int32([0]), "tokens": pack_int32([9]), "confidences": pack_float32([0.9])}
 DECISIONS = StepDecisions(
@@ -192,8 +191,7 @@ _SAMPLES: list[msgspec.Struct] = [
         epoch=3,
         policy="dilaserve",
         thresholds=[0.7, 0.9],
-        tokens_per_step=[2.0, 1.5],
-        caching=True,
+        shed=True,
         window_s=30.0,
         active=2,
         deferred=1,

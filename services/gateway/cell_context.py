@@ -68,10 +68,10 @@ class CellContext:
         bus = await self.connection.connect(self.settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
-        background = [
-            self.connection.clock.run(),
-            self.readiness.probe.run(bus),
-            wait_and_check_config(bus, {"model": self.model}),
-        ]
+        background = [self.connection.clock.run(), self.readiness.probe.run(bus), self._agree(bus)]
         background.append(report_health(bus, "gateway"))
         await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])
+
+    async def _agree(self, bus: Bus) -> None:
+        """Compare the model with that of the cell's configuration."""
+        await wait_and_check_config(bus, {"model": self.model})

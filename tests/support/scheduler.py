@@ -151,7 +151,7 @@ class AnsweringScheduler:
         request = decode(msg.data, Request)
         self.requests.append(request)
         output_ids = self._output_ids(request)
-        is_rejected = self.status is OutcomeStatus.REJECTED  # before its first step
+        is_rejected = self.status in (OutcomeStatus.REJECTED, OutcomeStatus.REFUSED)  # before its first step
         free = free_positions(request.pinned, 0 if is_rejected else len(output_ids))
         steps = 0
         for start in range(0, len(free), TOKENS_PER_STEP):
@@ -207,7 +207,9 @@ class AnsweringScheduler:
             error = OutcomeError(message="the bus lost the request", is_lost=True)
             return Outcome(request_id=request.request_id, status=OutcomeStatus.FAILED, error=error, key=request.key)
         if self.status is not OutcomeStatus.COMPLETED:
-            error = OutcomeError(message=f"the test chose {self.status.value}", field=self.error_field)
+            wait_s = 7.0 if self.status is OutcomeStatus.REFUSED else None
+            message = f"the test chose {self.status.value}"
+            error = OutcomeError(message=message, field=self.error_field, retry_after_s=wait_s)
             return Outcome(request_id=request.request_id, status=self.status, error=error, key=request.key)
         finished = self.text.finish(output_ids, request)
         arrival_s = time.time() - request.age_s

@@ -67,6 +67,7 @@ def make_cell(
         exact_cache=exact,
         learns_difficulty=policy.learns_difficulty,
         asks_predictor=policy.uses_estimates,
+        shed=settings.shed,
     )
     cell = ScriptedCell(core, {name: ScriptedWorker(name, per_step) for name in instances})
     cell.send(*[registered(name, tp_degree=tp) for name, tp in instances.items()])

@@ -234,9 +234,9 @@ def test_an_option_sets_every_service_that_has_its_setting(tmp_path: Path) -> No
     _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), **given)
     expected = {
         "DILASERVE_CACHE": ("none", {"scheduler", "worker", "reconfigurator"}),
-        "DILASERVE_DEFAULT_SLO_S": ("7.0", {"gateway", "scheduler"}),
+        "DILASERVE_DEFAULT_SLO_S": ("7.0", {"scheduler"}),
         "DILASERVE_PROFILE": (str(tmp_path / "p.csv"), {"worker", "reconfigurator"}),
-        "DILASERVE_SHED": ("true", {"gateway"}),
+        "DILASERVE_SHED": ("true", {"scheduler"}),
         "DILASERVE_MODEL_NAME": ("m", {"gateway", "scheduler", "worker"}),
     }
     for variable, (value, services) in expected.items():
