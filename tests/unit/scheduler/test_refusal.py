@@ -82,7 +82,7 @@ def test_requests_of_lower_priority_and_later_ones_are_not_ahead() -> None:
     assert refused(cell.send(request("r", 10.0)))
 
 
-def test_a_request_is_accepted_once_it_has_waited_too_long_and_unless_it_allows_a_refusal() -> None:
+def test_a_request_that_waited_long_or_allows_no_refusal_is_accepted() -> None:
     cell = shedding()
     cell.now_s += ACCEPT_S + 1.0
     commands = cell.send(request("old", 0.001), request("firm", 0.001, may_refuse=False))
