@@ -9,8 +9,10 @@ from pathlib import Path
 
 import nats
 import pytest
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 
+from services.scheduler.algorithms.refusal import MAX_RETRY_S
 from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
@@ -254,6 +256,20 @@ async def test_the_scheduler_publishes_stats_and_outcomes_carry_step_decisions(c
                         break
             assert (latest.arrived, latest.tokens, latest.slo_attainment) == (1, 32, 1.0)
             assert [load.instance_id for load in latest.instances] == ["w-1"]
+
+
+async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repetition(cluster: Cluster) -> None:
+    request = Request(request_id="r1", prompt="x", output_tokens=32, slo_s=1e-6, may_refuse=True)
+    with service("scheduler", cluster.settings | {"shed": "true"}, cluster.log):
+        async with cluster.instance():
+            patient = Request(request_id="r0", prompt="x", output_tokens=32, slo_s=LIMIT_S, may_refuse=True)
+            assert (await cluster.outcome(patient)).status is OutcomeStatus.COMPLETED
+            refused = await cluster.outcome(request)
+            assert (refused.status, refused.stats) == (OutcomeStatus.REFUSED, None)
+            assert refused.error is not None
+            assert refused.error.retry_after_s == MAX_RETRY_S
+            repeated = await cluster.outcome(replace(request, slo_s=LIMIT_S))
+            assert repeated.status is OutcomeStatus.COMPLETED
 
 
 async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cluster) -> None:
