@@ -15,14 +15,12 @@ import uvicorn
 import uvloop
 
 from services.gateway.admission.admission import AdmissionController
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app
-from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_consumer import BatchConsumer
 from services.gateway.batches.batch_runner import BatchRunner
-from services.gateway.batches.batch_store import BatchStore
-from services.gateway.batches.file_store import FileStore
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.http_server import CHECK_S, Server
@@ -30,6 +28,8 @@ from services.gateway.listeners import listeners
 from services.gateway.model_cells import ModelCells
 from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
+from services.gateway.stores.batch_store import BatchStore
+from services.gateway.stores.file_store import FileStore
 from services.gateway.tls import server_tls
 from shared.api_keys import ANONYMOUS
 from shared.bus.client import Bus

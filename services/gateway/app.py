@@ -5,6 +5,7 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI
 
 from services.gateway.api.anthropic_messages.errors import error_body
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.errors import install_error_handlers
 from services.gateway.api.openapi import ERRORS, install_openapi
 from services.gateway.api.routes.batches import batch_routes, file_routes
@@ -18,7 +19,6 @@ from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
 from services.gateway.api.routes.responses import response_routes
 from services.gateway.api.routes.tokens import token_routes
-from services.gateway.app_context import AppContext
 
 
 def build_app(context: AppContext) -> FastAPI:

@@ -19,8 +19,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from opentelemetry import trace
 
-from services.gateway.api.errors import ApiError, check_completed
 from services.gateway.bus_connection import BusConnection
+from services.gateway.errors import ApiError, check_completed
 from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
@@ -175,6 +175,11 @@ class InFlightRequest:
                 return event
         raise RetryLater("the request was closed before its outcome")
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Without the pinned ones."""
+        return len(self.request.prompt_ids or b"") // 4
+
     def abort(self, reason: str) -> None:
         """End `events` with RetryLater(reason)."""
         self._heard.set()
@@ -220,6 +225,23 @@ class InFlightRequest:
                 self._queue.put_nowait(message)
         except BadInput as error:
             log.warning("invalid progress dropped", request_id=self.request.request_id, error=error.message)
+
+
+class EndedRequest(InFlightRequest):
+    """A request whose outcome is known without the bus."""
+
+    def __init__(self, request: Request, outcome: Outcome) -> None:
+        self.request, self._outcome = request, outcome
+
+    async def events(self) -> AsyncIterator[StepTokens | Outcome]:
+        yield self._outcome
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._outcome.prompt_tokens
+
+    def close(self) -> None:
+        """It holds nothing."""
 
 
 class InFlightRequests:

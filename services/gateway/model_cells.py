@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self, TypeVar
 
-from services.gateway.api.errors import MAX_NAME_LENGTH, SLO_UNATTAINABLE, ApiError
-from services.gateway.api.idempotency import IdempotencyKeys
-from services.gateway.api.openai_responses.conversations import Conversations
 from services.gateway.cell_context import CellContext
+from services.gateway.errors import MAX_NAME_LENGTH, SLO_UNATTAINABLE, ApiError
 from services.gateway.inflight import Confirm, find_outcome
 from services.gateway.routing import route
+from services.gateway.stores.conversations import Conversations
+from services.gateway.stores.idempotency import IdempotencyKeys
 from shared.errors import RetryLater, StorageFull
 from shared.messages.gateway import Claim
 from shared.text import TextModel

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from dilaserve.stack.ports import free_port
-from services.gateway.batches.batch_store import WINDOW_S, BatchStore
 from services.gateway.bus_connection import BusConnection
+from services.gateway.stores.batch_store import WINDOW_S, BatchStore
 from services.worker.io.registration import Registration
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock

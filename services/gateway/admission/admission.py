@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fastapi import Request as HttpRequest
 
 from services.gateway.admission.key_use import KeyUse
-from services.gateway.api.errors import ApiError
 from services.gateway.cell_context import CellContext
+from services.gateway.errors import ApiError
 from services.gateway.inflight import BATCH_OWNER
 from shared.api_keys import ANONYMOUS, ApiKey
 from shared.messages.requests import Request
@@ -82,6 +82,13 @@ class AdmissionController:
         if request.priority > key.max_priority:
             message = f"priority is {request.priority}; the maximum of this key is {key.max_priority}"
             raise ApiError(403, message, param="priority", code="priority_too_high")
+
+    def check_plan(self, key: ApiKey, requests: Sequence[Request], field: str, *, are_run: bool) -> None:
+        """Check the requests of one body. `field`: asks for several. Raises: ApiError, as the checks below."""
+        if are_run:
+            self.check_priority(key, requests[0])
+            self.check_concurrency(key, len(requests), field)
+        self.check_choices(key, len(requests), field)
 
     def admit(self, key: ApiKey) -> None:
         """Call InFlightRequests.open of the cell next, without an await between, as that counts the request.

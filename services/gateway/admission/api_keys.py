@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from services.gateway.api.errors import ApiError
+from services.gateway.errors import ApiError
 from shared.api_keys import ApiKey, hash_secret
 from shared.database.key_store import read_keys
 from shared.database.schema import open_database, upgrade

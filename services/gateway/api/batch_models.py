@@ -6,7 +6,7 @@ from pydantic import Field
 
 from services.gateway.api.base_models import Strict
 from services.gateway.api.request_models import MetadataKey, MetadataValue
-from services.gateway.api.response_models import List, Page, ResponseModel
+from services.gateway.view_models import List, Page, ResponseModel
 from shared.messages.gateway import BatchStatus
 
 
@@ -17,17 +17,6 @@ class BatchBody(Strict):
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
     completion_window: Literal["24h"]
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
-
-
-class FileObject(ResponseModel):
-    id: str
-    object: Literal["file"] = "file"
-    bytes: int
-    created_at: int = Field(description="Unix time, seconds")
-    expires_at: int
-    filename: str
-    purpose: str
-    status: Literal["processed"] = "processed"
 
 
 class DeletedFile(ResponseModel):

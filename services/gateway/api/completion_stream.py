@@ -5,21 +5,24 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.api.errors import ApiError, as_api_error, check_completed, log_internal_error
+from services.gateway.api.errors import as_api_error, log_internal_error
 from services.gateway.api.replies import Json, Replies
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
+from services.gateway.errors import ApiError, check_completed
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome, Request
-from shared.pinned import FREE
+from shared.pinned import FREE, protected_tokens
 from shared.tasks import cancel
+from shared.text import TextModel
 from shared.top_tokens import TopTokenTable
 
 
@@ -57,6 +60,19 @@ class StreamedChoice:
     logprobs: StreamedLogprobs | None = None  # None: its client wants none
     canvas_began: bool = False  # whether a canvas event is sent
     drafts: dict[int, int] = field(default_factory=dict)  # by position, the tokens that may still change
+
+    @classmethod
+    def of(
+        cls, index: int, inflight: InFlightRequest, model: TextModel, recorder: RequestRecorder, form_field: str
+    ) -> Self:
+        """Before the first event of its request."""
+        request, length = inflight.request, inflight.request.output_tokens
+        end_ids = model.end_ids_of(request)
+        pinned, protected = unpack_int32(request.pinned), protected_tokens(request, end_ids)
+        text = TextStream(model.decode, end_ids, request.stop, length, request.max_tokens, pinned, protected)
+        prompt_tokens = inflight.prompt_tokens + model.given_tokens(request)
+        logprobs = StreamedLogprobs(model.decode, length, request.top_logprobs) if request.logprobs else None
+        return cls(index, inflight, recorder, text, prompt_tokens, form_field, logprobs=logprobs)
 
     @property
     def request(self) -> Request:

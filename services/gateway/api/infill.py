@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.gateway.api.output_room import OutputRoom
-from services.gateway.api.request_models import CompletionBody
 from shared.arrays import Int32, pack_int32
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import MAX_OUTPUT_TOKENS
@@ -26,15 +25,19 @@ class InfillOutput:
     pinned: bytes  # as in Request
 
 
-def infill_output(body: CompletionBody, text: TextModel, room: OutputRoom) -> InfillOutput | None:
-    """None: the body gives no part of the output. Raises: BadInput naming the wrong field."""
-    _, limit = body.limit
-    if body.template is not None:
-        field, given = "template", _template(body.template, body.limit, text)
+def infill_output(
+    template: str | None, suffix: str | None, limit: tuple[str, int | None], text: TextModel, room: OutputRoom
+) -> InfillOutput | None:
+    """None: the client gives no part of the output. `limit`: of the tokens of holes, and its field.
+
+    Raises: BadInput naming the wrong field.
+    """
+    if template is not None:
+        field, given = "template", _template(template, limit, text)
         text_tokens = len(given)
-    elif body.given_suffix is not None:
-        field, end = "suffix", text.encode_prompt(body.given_suffix, "suffix")
-        text_tokens = max(min(limit or DEFAULT_HOLE_TOKENS, room.tokens - len(end)), 1)
+    elif suffix is not None:
+        field, end = "suffix", text.encode_prompt(suffix, "suffix")
+        text_tokens = max(min(limit[1] or DEFAULT_HOLE_TOKENS, room.tokens - len(end)), 1)
         given = np.concatenate([_hole(text_tokens), end])
     else:
         return None

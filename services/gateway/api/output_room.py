@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from services.gateway.api.request_models import CompletionBody
 from shared.errors import TooLong
 from shared.messages.instances import ModelCard
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_BLOCK_LENGTH, MAX_OUTPUT_TOKENS
@@ -23,9 +22,12 @@ class OutputRoom:
         return min(round_up_to_blocks(tokens, self.block_length, self.offset), self.tokens)
 
 
-def output_room(body: CompletionBody, card: ModelCard, prompt_tokens: int, label_tokens: int) -> OutputRoom:
-    """`label_tokens`: of the longest label of a choice with its end token; 0: no choice. Raises: TooLong."""
-    block_length = body.block_length or card.block_length
+def output_room(
+    card: ModelCard, prompt_tokens: int, block_length: int | None, label_tokens: int, prompt_field: str
+) -> OutputRoom:
+    """`block_length`: the client's; None: the model's. `label_tokens`: of the longest label of a choice with its end
+    token; 0: no choice. Raises: TooLong for `prompt_field`."""
+    block_length = block_length or card.block_length
     if not block_length:
         block_length = DEFAULT_BLOCK_LENGTH
         if label_tokens > block_length:  # labels within one block take one step
@@ -34,10 +36,9 @@ def output_room(body: CompletionBody, card: ModelCard, prompt_tokens: int, label
     room = min(card.max_length - prompt_tokens, MAX_OUTPUT_TOKENS)
     tokens = (room + offset) // block_length * block_length - offset
     if tokens < 1:
-        prompt = body.prompt_field
         raise TooLong(
-            f"{prompt} has {prompt_tokens} tokens; the model's maximum is {card.max_length} with the output, "
+            f"{prompt_field} has {prompt_tokens} tokens; the model's maximum is {card.max_length} with the output, "
             f"which has at least one block of {block_length}",
-            prompt,
+            prompt_field,
         )
     return OutputRoom(prompt_tokens, block_length, offset, tokens)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
-from services.gateway.api.errors import not_found
+from services.gateway.errors import not_found
 
 T = TypeVar("T")
 

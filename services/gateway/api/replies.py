@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from services.gateway.api.errors import ApiError
-from services.gateway.api.request_models import ChatBody, CompletionBody, FimBody, StreamOptions
 from services.gateway.api.response_models import Serving
+from services.gateway.api.text_stream import Decode
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
-from services.gateway.api.tool_calls.use import ToolUse, tool_use
+from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.errors import ApiError
 from shared.messages.requests import FinishReason, Outcome
-from shared.text import TextModel
 
 Json = dict[str, Any]
 
@@ -177,18 +176,22 @@ class CompletionReplies(Replies):
     ends_with_done = True
 
     def __init__(
-        self, body: CompletionBody, request_id: str, created_s: float, echoes: Sequence[str], model: TextModel
+        self,
+        form: TextFormat,
+        head: Json,
+        decode: Decode,
+        *,
+        alternatives: int | None,
+        echoes: Sequence[str],
+        choices_per_prompt: int,
+        include_usage: bool,
+        continuous_usage: bool,
     ) -> None:
-        """`request_id`: of the first choice. `echoes`: the text before each choice's own, in order."""
-        self._decode = model.decode
-        self._wants_logprobs, self._alternatives = body.wants_logprobs, body.alternatives
-        self._echoes = echoes
-        self._format = _format_of(body, model, request_id)
-        self._options = body.stream_options or StreamOptions()
-        self._choices_per_prompt = body.n or 1
-        self._head: Json = {"id": self._format.id_prefix + request_id, "created": int(created_s), "model": body.model}
-        if body.service_tier is not None:
-            self._head["service_tier"] = "default" if body.service_tier == "auto" else body.service_tier
+        """`head`: the fields that begin the reply and each chunk. `alternatives`: of each token, with its
+        log-probability; None: no log-probabilities. `echoes`: the text before each choice's own, in order."""
+        self._format, self._head, self._decode = form, head, decode
+        self._alternatives, self._echoes, self._choices_per_prompt = alternatives, echoes, choices_per_prompt
+        self._include_usage, self._continuous_usage = include_usage, continuous_usage
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         choices = [
@@ -220,7 +223,7 @@ class CompletionReplies(Replies):
             return []
         logprobs = {"logprobs": self._format.logprobs(tokens)} if tokens else {}
         chunk = self._chunk([piece | logprobs])
-        if self._options.continuous_usage_stats:
+        if self._continuous_usage:
             chunk["usage"] = usage(prompt_tokens, completion_tokens)
         return [chunk]
 
@@ -231,7 +234,7 @@ class CompletionReplies(Replies):
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
         """The chunk with the usage of all choices, if the client wants it."""
-        if not self._options.include_usage:
+        if not self._include_usage:
             return []
         return [self._chunk([]) | {"usage": self._usage(outcomes), "dilaserve": serving(outcomes[0])}]
 
@@ -239,7 +242,7 @@ class CompletionReplies(Replies):
         return [error.body()]
 
     def _logprobs(self, outcome: Outcome) -> Json:
-        if not self._wants_logprobs:
+        if self._alternatives is None:
             return {}
         return {"logprobs": self._format.logprobs(TokenLogprobs(self._decode, self._alternatives).finish(outcome))}
 
@@ -249,17 +252,7 @@ class CompletionReplies(Replies):
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = {**self._head, "object": self._format.chunk, "choices": choices}
-        return chunk | {"usage": None} if self._options.include_usage else chunk
-
-
-def _format_of(body: CompletionBody, model: TextModel, request_id: str) -> TextFormat:
-    match body:
-        case ChatBody():
-            return ChatFormat(tool_use(body, model), request_id)
-        case FimBody():
-            return FimFormat()
-        case _:
-            return TextFormat()
+        return chunk | {"usage": None} if self._include_usage else chunk
 
 
 def _stop_reason(outcome: Outcome) -> Json:

@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from services.gateway.api.errors import ApiError
+from services.gateway.errors import ApiError
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 PART_TIMEOUT_S = 60.0  # between two parts of a body

@@ -6,15 +6,22 @@ Lists fail at their first wrong item, as reporting a hundred thousand would bloc
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
-from services.gateway.api.tool_calls.models import ToolCall, ToolChoice, Tools, wrong_choice
-from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
+from services.gateway.api.plan import Completion, Plan, Planner
+from services.gateway.api.prompts import Prompt
+from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
+from services.gateway.api.text_forms import Form, schema_form, vllm_forms
+from services.gateway.api.tool_calls.call_syntax import Turn
+from services.gateway.api.tool_calls.models import NamedTool, ToolCall, ToolChoice, Tools, check_choice
+from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
+from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS, Request
+from shared.patterns.json_schema import object_pattern
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
@@ -105,6 +112,11 @@ class Message(Lenient):
             raise wrong_field("content", "is required, except beside tool_calls")
         return self
 
+    def turn(self) -> Turn:
+        """As chat templates have it."""
+        calls = [call(each.id, each.function.name, each.function.arguments) for each in self.tool_calls or ()]
+        return turn(self.role, joined(self.content), calls, self.tool_call_id)
+
 
 class StreamOptions(Lenient):
     include_usage: bool = False
@@ -153,14 +165,32 @@ class StructuredOutputs(Lenient):
 class TextForms(Lenient):
     """The fields with which a client asks for a text of a form, at most one of them."""
 
-    form_field: ClassVar[str] = "response_format"
-
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None  # vLLM's older names
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: Grammar | None = None
+
+    def forms(self) -> list[Form]:
+        """The given forms."""
+        wanted, structured = self.response_format, self.structured_outputs
+        found = list[Form]()
+        if wanted is not None and wanted.json_schema is not None:
+            found.append(schema_form(wanted.json_schema.schema_, "response_format.json_schema.schema"))
+        elif wanted is not None and wanted.type == "json_object":
+            found.append(Form("response_format", object_pattern))
+        if structured is not None:
+            own = structured.json_, structured.regex, structured.choice, structured.grammar
+            found += vllm_forms(*own, "structured_outputs.")
+        guided = self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
+        return [*found, *vllm_forms(*guided, "guided_")]
+
+    def labels(self) -> list[str]:
+        """The texts of a choice, without repetitions; empty if the form is another one."""
+        structured = self.structured_outputs
+        labels = self.guided_choice or (structured.choice if structured is not None else None)
+        return list(dict.fromkeys(labels or []))
 
 
 class ServedBody(Lenient):
@@ -194,9 +224,17 @@ class ServedBody(Lenient):
         """The field that names a quality floor (serving_fields.py), and its value."""
         raise NotImplementedError
 
-    def completion(self) -> "CompletionBody":
-        """The completion that answers this body."""
+    def passed(self) -> dict[str, Any]:
+        """The given fields that a request has, most of them under the same names."""
+        given = {name: getattr(self, name) for name in PASSED} | {"slo_s": self.slo_ms and self.slo_ms / 1000}
+        return {name: value for name, value in given.items() if value is not None}
+
+    async def plan(self, planner: Planner) -> Plan:
+        """The plan to answer this body. Raises: BadInput naming the wrong field; as Conversations.find."""
         raise NotImplementedError
+
+
+PASSED = [name for name in Request.__struct_fields__ if name in ServedBody.model_fields]
 
 
 class CompletionBody(ServedBody, TextForms):
@@ -221,9 +259,6 @@ class CompletionBody(ServedBody, TextForms):
     def effort(self) -> tuple[str, str | None]:
         return "reasoning_effort", self.reasoning_effort
 
-    def completion(self) -> "CompletionBody":
-        return self
-
     @property
     def limit(self) -> tuple[str, int | None]:
         """The field that limits the tokens of the text, and its value."""
@@ -235,33 +270,51 @@ class CompletionBody(ServedBody, TextForms):
         return None
 
     @property
-    def wants_logprobs(self) -> bool:
-        """Whether the reply has the log-probability of each token."""
-        return False
+    def alternatives(self) -> int | None:
+        """The number of the most probable tokens that the reply has at each position; None: no log-probabilities."""
+        return None
 
-    @property
-    def alternatives(self) -> int:
-        """With log-probabilities: the number of the most probable tokens that the reply has at each position."""
-        return 0
+    def wanted(self, prompts: Sequence[Prompt], tools: ToolUse) -> Completion:
+        """What the body asks for."""
+        return Completion(
+            prompts=prompts,
+            prompt_field=self.prompt_field,
+            n=self.n or 1,
+            limit=self.limit,
+            passed=self.passed(),
+            tools=tools,
+            stop=self.stop or (),
+            forms=self.forms(),
+            labels=self.labels(),
+            suffix=self.given_suffix,
+            template=self.template,
+            alternatives=self.alternatives,
+            canvas=bool(self.canvas),
+        )
 
-    @property
-    def choices_field(self) -> str:
-        """The field that asks for several choices."""
-        return "n" if (self.n or 1) > 1 else self.prompt_field
-
-    def single_bodies(self) -> list[Self]:
-        """A body for each choice: for each prompt `n`, with consecutive seeds."""
-        seeds = [None if self.seed is None else (self.seed + i + 2**63) % 2**64 - 2**63 for i in range(self.n or 1)]
-        each = [{**prompt, "n": None, "seed": seed} for prompt in self._prompts() for seed in seeds]
-        return [self] if len(each) == 1 else [self.model_copy(update=update) for update in each]
-
-    def _prompts(self) -> list[dict[str, Any]]:
-        """The fields of each prompt that differ between prompts."""
-        return [{}]
+    def replies(
+        self, planner: Planner, form: TextFormat, echoes: Sequence[str], request_id: str, created_s: float
+    ) -> CompletionReplies:
+        """What writes the reply. `echoes`: the text before that of each choice."""
+        options = self.stream_options or StreamOptions()
+        head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s), "model": self.model}
+        if self.service_tier is not None:
+            head["service_tier"] = "default" if self.service_tier == "auto" else self.service_tier
+        return CompletionReplies(
+            form,
+            head,
+            planner.text.decode,
+            alternatives=self.alternatives,
+            echoes=echoes,
+            choices_per_prompt=self.n or 1,
+            include_usage=options.include_usage,
+            continuous_usage=options.continuous_usage_stats,
+        )
 
     @model_validator(mode="after")
     def _refuse_with_template(self) -> Self:
-        given = {"suffix": self.given_suffix, "logprobs": self.wants_logprobs, "max_tokens": self.max_tokens == 0}
+        wants_logprobs = self.alternatives is not None
+        given = {"suffix": self.given_suffix, "logprobs": wants_logprobs, "max_tokens": self.max_tokens == 0}
         wrong = next((name for name, is_given in given.items() if is_given), None)
         if self.template is not None and wrong is not None:
             text = f"{wrong} is not supported with template"
@@ -276,11 +329,19 @@ class CompletionBody(ServedBody, TextForms):
         return value
 
 
+def usable(tools: Tools | None) -> list[UsableTool]:
+    """The tools of a chat."""
+    functions = [tool.function for tool in tools or ()]
+    return [
+        UsableTool(f"tools[{at}].function.parameters", each.name, each.description, each.parameters, each.strict)
+        for at, each in enumerate(functions)
+    ]
+
+
 class ChatBody(CompletionBody):
     """POST /v1/chat/completions."""
 
     prompt_field: ClassVar[str] = "messages"
-    parameters_field: ClassVar[str] = "tools[{}].function.parameters"
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -299,12 +360,22 @@ class ChatBody(CompletionBody):
     modalities: list[Literal["text"]] | None = None
 
     @property
-    def wants_logprobs(self) -> bool:
-        return bool(self.logprobs)
+    def alternatives(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
 
-    @property
-    def alternatives(self) -> int:
-        return self.top_logprobs or 0
+    async def plan(self, planner: Planner) -> Plan:
+        tools = ToolUse.of(planner.syntax, usable(self.tools), *self._choice(), self.parallel_tool_calls)
+        wanted = self.wanted([tools.chat([message.turn() for message in self.messages])], tools)
+
+        def replies(request_id: str, created_s: float) -> CompletionReplies:
+            return self.replies(planner, ChatFormat(tools, request_id), [""] * wanted.n, request_id, created_s)
+
+        return await planner.plan(wanted, replies)
+
+    def _choice(self) -> tuple[str | None, str | None]:
+        """As the arguments of `ToolUse.of`."""
+        choice = self.tool_choice
+        return (None, choice.function.name) if isinstance(choice, NamedTool) else (choice, None)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
@@ -315,8 +386,7 @@ class ChatBody(CompletionBody):
 
     @model_validator(mode="after")
     def _check_tools(self) -> Self:
-        if (wrong := wrong_choice(self.tools or (), self.tool_choice)) is not None:
-            raise wrong_field(*wrong)
+        check_choice([tool.function.name for tool in self.tools or ()], *self._choice())
         return self
 
     @property
@@ -330,6 +400,7 @@ class TextBody(CompletionBody):
     """POST /v1/completions."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
+    reply_format: ClassVar[type[TextFormat]] = TextFormat
 
     prompt: Annotated[
         str | list[int] | list[str] | list[list[int]],
@@ -342,25 +413,37 @@ class TextBody(CompletionBody):
     best_of: Literal[1] | None = None
     suffix: str | None = None  # the text after the completion, which then has at most `max_tokens`
 
-    def _prompts(self) -> list[dict[str, Any]]:
+    def _prompts(self) -> list[Prompt]:
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
-        return [{"prompt": prompt} for prompt in self.prompt] if several else [{"prompt": self.prompt}]
+        return cast("list[Prompt]", self.prompt if several else [self.prompt])
+
+    async def plan(self, planner: Planner) -> Plan:
+        prompts = self._prompts()
+        wanted = self.wanted(prompts, ToolUse(planner.syntax))
+
+        def replies(request_id: str, created_s: float) -> CompletionReplies:
+            echoes = [self._echo(prompt, planner) for prompt in prompts for _ in range(wanted.n)]
+            return self.replies(planner, self.reply_format(), echoes, request_id, created_s)
+
+        return await planner.plan(wanted, replies)
+
+    def _echo(self, prompt: Prompt, planner: Planner) -> str:
+        """The prompt's text before the completion, if the client wants it; otherwise empty."""
+        if not self.echo:
+            return ""
+        return prompt if isinstance(prompt, str) else planner.text.decode(cast("list[int]", prompt))
 
     @property
     def given_suffix(self) -> str | None:
         return self.suffix or None
 
     @property
-    def wants_logprobs(self) -> bool:
-        return self.logprobs is not None
-
-    @property
-    def alternatives(self) -> int:
-        return self.logprobs or 0
+    def alternatives(self) -> int | None:
+        return self.logprobs
 
     @model_validator(mode="after")
     def _refuse_prompt_logprobs(self) -> Self:
-        if self.echo and self.wants_logprobs:
+        if self.echo and self.logprobs is not None:
             text = "logprobs is not supported with echo: a diffusion model gives no log-likelihood of a prompt"
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "logprobs", "text": text})
         return self
@@ -382,6 +465,8 @@ class TextBody(CompletionBody):
 
 class FimBody(TextBody):
     """POST /v1/fim/completions, as Mercury and Mistral have it."""
+
+    reply_format: ClassVar[type[TextFormat]] = FimFormat
 
     prompt: str
     template: None = None

@@ -3,28 +3,13 @@
 Completion routes write their replies as plain JSON (replies.py) and only document these models; a test compares both.
 """
 
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from msgspec.structs import asdict
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
+from services.gateway.view_models import Ms, ResponseModel
 from shared.messages.requests import ActiveRequest, FinishReason, Outcome, OutcomeStatus
-
-T = TypeVar("T")
-Ms = Annotated[float, BeforeValidator(lambda seconds: round(seconds * 1000, 3))]  # validated from seconds
-
-
-class ResponseModel(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class List(ResponseModel, Generic[T]):
-    object: Literal["list"] = "list"
-    data: list[T]
-
-
-class Page(List[T]):
-    has_more: bool
 
 
 class ErrorDetail(ResponseModel):

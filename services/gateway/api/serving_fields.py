@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
-from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.api.request_models import MAX_SLO_MS, BlockLength, Priority, ServedBody, SloMs, Threshold
+from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from shared.errors import BadInput
 
 PREFIX = "X-Dilaserve-"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.gateway.api.errors import ApiError
+from services.gateway.errors import ApiError
 from shared.arrays import Float32, unpack_float32, unpack_int32
 from shared.messages.requests import Outcome
 from shared.top_tokens import TopTokenTable

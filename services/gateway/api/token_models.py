@@ -8,16 +8,18 @@ from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
-from services.gateway.api.request_models import Message
-from services.gateway.api.response_models import ResponseModel
+from services.gateway.api.prompts import Prompt
+from services.gateway.api.request_models import Message, usable
+from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.api.tool_calls.models import Tools
+from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.view_models import ResponseModel
 
 
 class TokenizeBody(Lenient):
     """POST /tokenize: a prompt or messages."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
-    prompt_field: ClassVar[str] = "messages"
 
     model: str
     prompt: str | None = None
@@ -32,6 +34,13 @@ class TokenizeBody(Lenient):
                 "unsupported_field", "give either prompt or messages", {"name": "prompt", "accepted": ""}
             )
         return self
+
+    def given(self, syntax: CallSyntax) -> tuple[Prompt, str]:
+        """The prompt, and its field."""
+        if self.messages is None:
+            return self.prompt or "", "prompt"
+        turns, opens_reply = [message.turn() for message in self.messages], self.add_generation_prompt is not False
+        return ToolUse(syntax, usable(self.tools)).chat(turns, opens_reply=opens_reply), "messages"
 
 
 class DetokenizeBody(Lenient):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from services.gateway.api.errors import ApiError
 from services.gateway.api.replies import Json
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
+from services.gateway.errors import ApiError
 from shared.messages.gateway import BatchError
 
 MAX_LINES = 50_000

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from services.gateway.api.errors import ApiError
-from services.gateway.app_context import AppContext
+from services.gateway.api.app_context import AppContext
 from services.gateway.batches.batch_lines import Line, LineResult, read_lines, write_results
 from services.gateway.batches.line_server import LineServer
+from services.gateway.errors import ApiError
 from shared.messages.gateway import Batch, BatchError, BatchStatus
 from shared.tasks import cancel
 

@@ -1,22 +1,25 @@
 """Serves single lines of one batch as requests at low priority."""
 
 import asyncio
+import dataclasses
 import time
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 from starlette.datastructures import Headers
 
-from services.gateway.api.errors import ApiError, as_api_error, check_completed, log_internal_error
-from services.gateway.api.replies import CompletionReplies, Json
+from services.gateway.api.app_context import AppContext
+from services.gateway.api.errors import as_api_error, log_internal_error
+from services.gateway.api.replies import Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
-from services.gateway.api.request_builder import build_request, echoed_prompt, outcome_without_steps
 from services.gateway.api.serving_fields import with_serving_fields
-from services.gateway.api.text_forms import field_of_form
-from services.gateway.app_context import AppContext
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
+from services.gateway.errors import ApiError, check_completed
 from services.gateway.inflight import BATCH_OWNER
+from services.gateway.model_cells import ModelCells
+from shared.api_keys import ANONYMOUS
 from shared.messages.gateway import Batch
+from shared.messages.requests import Outcome, Request
 from shared.retry import retry
 
 MAX_PRIORITY = -50  # of a line, below that of interactive requests
@@ -51,24 +54,28 @@ class LineServer:
         sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
         body = with_serving_fields(sent, Headers(), self._context.tables)
         model = self._context.cells_of(body.model)
-        text = model.text
-        if len(body.single_bodies()) > 1:
-            raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
-        echoes = [echoed_prompt(body, text)]
-        if body.max_tokens == 0:
-            alone = await outcome_without_steps(body, text, request_id)
-            return CompletionReplies(body, request_id, alone.arrival_s, echoes, text).whole([alone])
+        owner = dataclasses.replace(ANONYMOUS, key_id=self._batch.owner)
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
-        request = await build_request(body, text, request_id, self._batch.owner)
-        priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
-        request = replace(request, stream=False, guesses=False, priority=priority, slo_s=slo_s)
-        cell, confirm = await model.claimed_line(request_id)
+        plan = await body.plan(self._context.planner(model, owner))
+        if len(plan.requests) > 1:
+            raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
+        [request] = plan.requests
+        if plan.outcomes:
+            outcome = replace(plan.outcomes[0], request_id=request_id)
+        else:
+            priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
+            own = {"request_id": request_id, "priority": priority, "slo_s": slo_s}
+            outcome = await self._outcome(model, replace(request, stream=False, guesses=False, **own), start_s, left_s)
+        check_completed(outcome, plan.form_field)
+        return plan.replies(request_id, outcome.arrival_s).whole([outcome])
+
+    async def _outcome(self, model: ModelCells, request: Request, start_s: float, left_s: float) -> Outcome:
+        """The outcome of the request, or of the same one that was published before."""
+        cell, confirm = await model.claimed_line(request.request_id)
         cell.readiness.check_storage()
         inflight = await cell.inflight.open(request, BATCH_OWNER, start_s, confirm=confirm, timeout_s=left_s)
         try:
-            outcome = await inflight.outcome()
+            return await inflight.outcome()
         finally:
             inflight.cancel_on_close |= self.cancel_requests
             inflight.close()
-        check_completed(outcome, field_of_form(body))
-        return CompletionReplies(body, request_id, outcome.arrival_s, echoes, text).whole([outcome])

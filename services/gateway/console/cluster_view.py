@@ -6,9 +6,9 @@ from itertools import groupby
 from msgspec.structs import asdict
 from pydantic import Field
 
-from services.gateway.api.response_models import Ms, ResponseModel
 from services.gateway.console.service_health import ServiceView
 from services.gateway.ready_reasons import Storage
+from services.gateway.view_models import Ms, ResponseModel
 from shared.messages.instances import Instance
 from shared.messages.stats import InstanceLoad, SchedulerStats
 

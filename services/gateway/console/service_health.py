@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nats.aio.msg import Msg
 
-from services.gateway.api.response_models import ResponseModel
+from services.gateway.view_models import ResponseModel
 from shared.bus.client import Bus, try_decode
 from shared.bus.subjects import name_in
 from shared.messages.health import HEALTH_S, ServiceHealth

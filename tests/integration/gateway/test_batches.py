@@ -10,11 +10,12 @@ import openai
 import pytest
 from openai.types import Batch
 
-from services.gateway.batches import file_store, line_server
+from services.gateway.batches import line_server
 from services.gateway.batches.batch_lines import Line, read_lines
-from services.gateway.batches.batch_store import BatchStore
 from services.gateway.bus_connection import BusConnection
 from services.gateway.settings import GatewaySettings
+from services.gateway.stores import file_store
+from services.gateway.stores.batch_store import BatchStore
 from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel

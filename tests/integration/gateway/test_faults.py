@@ -10,8 +10,8 @@ import msgspec
 import openai
 import pytest
 
-from services.gateway.batches.file_store import FileStore
 from services.gateway.settings import GatewaySettings
+from services.gateway.stores.file_store import FileStore
 from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.messages.instances import InstanceState

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from services.gateway.api import text_forms
 from shared.messages.requests import OutcomeStatus
+from shared.patterns.automaton import PatternAutomaton, compile_pattern
 from tests.support.gateway import LIMIT_S, RunningGateway, leave
 from tests.support.scheduler import AnsweringScheduler
 
@@ -203,11 +204,16 @@ async def test_a_client_that_leaves_before_the_first_step_of_a_form_cancels_its_
 
 
 async def test_other_requests_are_served_while_a_pattern_is_compiled(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
+    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await gateway.http.post("/v1/completions", json={**TEXT, "guided_regex": "a|b"})).status_code == 200
     ends = threading.Event()
-    text_forms._compiler.submit(ends.wait)  # a pattern that takes long
+
+    def slow(pattern: str) -> PatternAutomaton:
+        ends.wait()
+        return compile_pattern(pattern)
+
+    monkeypatch.setattr(text_forms, "compile_pattern", slow)
     async with asyncio.TaskGroup() as tasks:
         waits = tasks.create_task(gateway.http.post("/v1/completions", json={**TEXT, "guided_regex": "c|d"}))
         try:

@@ -2,22 +2,15 @@
 
 import pytest
 
-from services.gateway.api.request_builder import build_request
-from services.gateway.api.request_models import TextBody
 from shared.errors import TooLong
-from shared.messages.requests import Request
 from shared.text import TextModel
+from tests.support.planned import planned
 from tests.support.tiny_model import MAX_LENGTH, write_tiny_sdar
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
     return TextModel(write_tiny_sdar(tmp_path_factory.mktemp("models") / "tiny-sdar"), "m")
-
-
-async def build(text: TextModel, prompt_tokens: int, **fields: int) -> Request:
-    body = {"model": "m", "prompt": "a" * prompt_tokens, **fields}
-    return await build_request(TextBody.model_validate(body), text, "a", "")
 
 
 @pytest.mark.parametrize(
@@ -32,11 +25,11 @@ async def build(text: TextModel, prompt_tokens: int, **fields: int) -> Request:
 async def test_outputs_are_whole_blocks_of_the_grid(
     text: TextModel, prompt: int, fields: dict[str, int], block_length: int, output: int
 ) -> None:
-    request = await build(text, prompt, **fields)
+    request = await planned(text, prompt="a" * prompt, **fields)
     assert (request.block_length, request.output_tokens) == (block_length, output)
     assert request.max_tokens == min(9, output)
 
 
 async def test_a_prompt_without_room_for_its_first_block_is_refused(text: TextModel) -> None:
     with pytest.raises(TooLong, match=f"prompt has {MAX_LENGTH} tokens"):
-        await build(text, MAX_LENGTH)
+        await planned(text, prompt="a" * MAX_LENGTH)

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from services.gateway.api.infill import DEFAULT_HOLE_TOKENS
-from services.gateway.api.request_builder import build_request
-from services.gateway.api.request_models import TextBody
 from shared.arrays import unpack_int32
 from shared.errors import BadInput
 from shared.messages.requests import Request
 from shared.pinned import FREE
 from shared.text import TextModel
+from tests.support.planned import planned
 from tests.support.tiny_model import MAX_LENGTH, write_tiny_sdar
 
 
@@ -27,7 +26,7 @@ def block_causal(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
 
 
 async def build(text: TextModel, **fields: Any) -> Request:
-    return await build_request(TextBody.model_validate({"model": "m", "prompt": "abc", **fields}), text, "a", "")
+    return await planned(text, prompt="abc", **fields)
 
 
 def layout(text: TextModel, request: Request) -> str:

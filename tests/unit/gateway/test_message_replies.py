@@ -3,29 +3,22 @@
 import pytest
 from msgspec.structs import replace
 
-from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.tool_calls.call_syntax import JsonCalls, TaggedCalls
-from services.gateway.api.tool_calls.models import Tool
-from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
 from tests.builders import serving_stats
 
-BODY = MessageBody.model_validate(
-    {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": "2 + 3 = ?"}]}
-)
 STATS = serving_stats(latency_s=1.0, step_s=1.0, cached_tokens=64)
 OUTCOME = Outcome(
     request_id="r", status=OutcomeStatus.COMPLETED, text="5", finish_reason=FinishReason.STOP, prompt_tokens=70,
     completion_tokens=1, stats=STATS,
 )  # fmt: skip
-TOOL = Tool.model_validate({"type": "function", "function": {"name": "add"}})
-TOOLS = ToolUse(TaggedCalls(), ((0, TOOL),), is_required=False, several=True, is_named=False)
+TOOLS = ToolUse(TaggedCalls(), [UsableTool("tools[0]", "add", None, None, None)])
 
 
 def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
-    no_tools = ToolUse(JsonCalls(), (), is_required=False, several=False, is_named=False)
-    replies = MessageReplies(BODY, "r", no_tools)
+    replies = MessageReplies("demo", "r", ToolUse(JsonCalls()))
     expected = {"input_tokens": 6, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 64}
     assert replies.whole([OUTCOME])["usage"] == expected
     [ending] = [each for each in replies.ending(0, OUTCOME) if each["type"] == "message_delta"]
@@ -33,7 +26,7 @@ def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
 
 
 def test_the_rest_of_a_call_stays_in_its_block_if_text_follows() -> None:
-    replies = MessageReplies(BODY, "r", TOOLS)
+    replies = MessageReplies("demo", "r", TOOLS)
     replies.text(0, '<tool_call>{"name": "add", "arguments": {"a": ', 70, 10)
     events = replies.text(0, "1}}</tool_call>Done.", 70, 16)
     deltas = [(event["index"], event["delta"]["type"]) for event in events if event["type"] == "content_block_delta"]
@@ -46,8 +39,8 @@ def test_the_blocks_are_in_the_order_of_the_text_whole_and_streamed(size: int) -
     text = f"First {call}then {call}and done."
     outcome = replace(OUTCOME, text=text)
     kinds = ["text", "tool_use", "text", "tool_use", "text"]
-    assert [block["type"] for block in MessageReplies(BODY, "r", TOOLS).whole([outcome])["content"]] == kinds
-    replies = MessageReplies(BODY, "r", TOOLS)
+    assert [block["type"] for block in MessageReplies("demo", "r", TOOLS).whole([outcome])["content"]] == kinds
+    replies = MessageReplies("demo", "r", TOOLS)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     events = [event for piece in pieces for event in replies.text(0, piece, 70, 10)] + replies.ending(0, outcome)
     begun = [event["content_block"] for event in events if event["type"] == "content_block_start"]

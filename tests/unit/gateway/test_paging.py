@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.errors import ApiError
 from services.gateway.api.paging import page_after
+from services.gateway.errors import ApiError
 
 
 @given(items=st.lists(st.text(max_size=3), unique=True, max_size=20), limit=st.integers(1, 8))

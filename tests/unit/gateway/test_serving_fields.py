@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from services.gateway.api.errors import ApiError
 from services.gateway.api.request_models import TextBody
 from services.gateway.api.serving_fields import ServingTables, with_serving_fields
+from services.gateway.errors import ApiError
 from shared.errors import BadInput
 
 TABLES = ServingTables.read(("flex=60000:-20", "fast=500"), ("low=0.5", "high=0.9"))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.errors import ApiError
 from services.gateway.api.token_logprobs import TokenLogprobs, logprobs_of
+from services.gateway.errors import ApiError
 from shared.arrays import pack_float32, pack_int32
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
 from shared.text import TextModel

@@ -18,8 +18,7 @@ from services.gateway.api.tool_calls.call_syntax import (
     find_call_syntax,
 )
 from services.gateway.api.tool_calls.call_text import Call
-from services.gateway.api.tool_calls.models import Tool
-from services.gateway.api.tool_calls.use import ToolUse, conversation
+from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_schema import schema_pattern
 
@@ -29,7 +28,7 @@ NUMBERS = schema_pattern({"type": "object", "properties": {"a": {"type": "intege
 CALLS = call_pattern({"add": NUMBERS, "n.w": r"\{\}"})
 FEW = '{"name": "add", "arguments": {"a": 1}}'
 NOW = '{"name":"n.w","arguments":{}}'
-TOOL = Tool.model_validate({"type": "function", "function": {"name": "add"}})
+TOOL = UsableTool("tools[0]", "add", None, None, None)
 FRAGMENTS = (
     *("<tool_call>", "</tool_call>", "<tool", "</", "<", "\n", " ", "Hello", "{", "}", "[", "]", ",", '"', "\\", "1"),
     *('{"name"', ": ", '"add"', '"name": "add"', '"arguments"', '"arguments": {', ADD, FEW),
@@ -93,7 +92,7 @@ def test_the_pieces_of_a_stream_join_to_the_parts_of_the_whole_text(
 ) -> None:
     text = "".join(fragments)
     for several in (True, False):
-        tools = ToolUse(syntax, ((0, TOOL),), is_required=False, several=several, is_named=False)
+        tools = ToolUse(syntax, [TOOL], several=several)
         stream, at, new = CallStream(tools.read), 0, list[str | NewPart]()
         for size in [*sizes, len(text)]:
             new += stream.add(text[at : at + size])
@@ -222,5 +221,4 @@ def test_arguments_that_cannot_be_read_stay_a_text(value: str) -> None:
     arguments = f'{{"a": {value}}}'
     call = {"id": "c1", "function": {"name": "add", "arguments": arguments}}
     message = Message.model_validate({"role": "assistant", "tool_calls": [call]})
-    [turn], _ = conversation([message], [], TaggedCalls())
-    assert turn["tool_calls"][0]["function"]["arguments"] == arguments
+    assert message.turn()["tool_calls"][0]["function"]["arguments"] == arguments

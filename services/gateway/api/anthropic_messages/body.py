@@ -1,24 +1,23 @@
-"""The bodies of POST /v1/messages and /v1/messages/count_tokens. A chat completion answers a message."""
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from services.gateway.api.anthropic_messages.tools import (
-    Block,
-    MessageTool,
-    MessageToolChoice,
-    chat_messages,
-    read_blocks,
-)
+from services.gateway.api.anthropic_messages.replies import MessageReplies
+from services.gateway.api.anthropic_messages.tools import Block, MessageTool, MessageToolChoice, read_blocks, turns_of
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import ChatBody, ServedBody, StopString, TextOrParts, joined
-from services.gateway.api.tool_calls.models import MAX_TOOLS
+from services.gateway.api.plan import Completion, Plan, Planner
+from services.gateway.api.prompts import Chat
+from services.gateway.api.request_models import ServedBody, StopString, TextOrParts, joined
+from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn
+from services.gateway.api.tool_calls.models import MAX_TOOLS, check_choice
+from services.gateway.api.tool_calls.use import ToolUse, UsableTool, turn
 
 
-class Turn(Lenient):
+class MessageTurn(Lenient):
     """A message of the conversation: a text, or blocks of which some are calls of tools or their results."""
 
     role: Literal["user", "assistant"]
@@ -32,11 +31,9 @@ class Turn(Lenient):
             raise unsupported(f"must have no block of the type {refused!r} in a message of this role")
         return content
 
-    def chat_messages(self) -> list[dict[str, Any]]:
+    def turns(self) -> list[Turn]:
         """As a chat has them."""
-        if isinstance(self.content, str):
-            return [{"role": self.role, "content": self.content}]
-        return chat_messages(self.role, self.content)
+        return [turn(self.role, self.content)] if isinstance(self.content, str) else turns_of(self.role, self.content)
 
 
 class UserMetadata(Lenient):
@@ -56,7 +53,7 @@ class ConversationBody(Lenient):
     """The conversation, and fields that are accepted only with values that have no effect."""
 
     model: str
-    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
     system: TextOrParts | None = None
 
     mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -68,24 +65,36 @@ class ConversationBody(Lenient):
 
     @field_validator("messages")
     @classmethod
-    def _require_question(cls, messages: list[Turn]) -> list[Turn]:
+    def _require_question(cls, messages: list[MessageTurn]) -> list[MessageTurn]:
         if messages[-1].role != "user":
             raise unsupported("must end with a message of the user: the model does not continue a given reply")
         return messages
 
-    def conversation(self) -> dict[str, Any]:
-        """The fields of a chat's prompt, the system prompt first, and its tools."""
-        system = [{"role": "system", "content": text}] if (text := joined(self.system)) else []
-        messages = [message for turn in self.messages for message in turn.chat_messages()]
-        choice = self.tool_choice.of_chat() if self.tool_choice else {}
-        return {"messages": [*system, *messages], "tools": [tool.of_chat() for tool in self.tools or ()], **choice}
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        check_choice([tool.name for tool in self.tools or ()], *self._choice())
+        return self
+
+    def _choice(self) -> tuple[str | None, str | None]:
+        """As the arguments of `ToolUse.of`."""
+        return (self.tool_choice.mode, self.tool_choice.name) if self.tool_choice else (None, None)
+
+    def tool_use(self, syntax: CallSyntax) -> ToolUse:
+        tools = [
+            UsableTool(f"tools[{at}].input_schema", tool.name, tool.description, tool.input_schema, tool.strict)
+            for at, tool in enumerate(self.tools or ())
+        ]
+        is_single = self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use
+        return ToolUse.of(syntax, tools, *self._choice(), parallel=not is_single)
+
+    def chat(self, tools: ToolUse) -> Chat:
+        """The prompt, the system prompt first."""
+        system = [turn("system", text)] if (text := joined(self.system)) else []
+        return tools.chat([*system, *(each for message in self.messages for each in message.turns())])
 
 
 class CountTokensBody(ConversationBody):
     """POST /v1/messages/count_tokens."""
-
-    def chat(self) -> "MessageChat":
-        return MessageChat.model_validate({"model": self.model, **self.conversation()})
 
 
 class MessageBody(ConversationBody, ServedBody):
@@ -105,13 +114,14 @@ class MessageBody(ConversationBody, ServedBody):
     def effort(self) -> tuple[str, str | None]:
         return "output_config.effort", self.output_config.effort if self.output_config else None
 
-    def completion(self) -> "MessageChat":
-        shared = {name: getattr(self, name) for name in ServedBody.model_fields}
-        own = {**self.conversation(), "max_tokens": self.max_tokens, "stop": self.stop_sequences}
-        return MessageChat.model_validate({**shared, **own})
-
-
-class MessageChat(ChatBody):
-    """The chat completion of a message; errors name the message's fields."""
-
-    parameters_field: ClassVar[str] = "tools[{}].input_schema"
+    async def plan(self, planner: Planner) -> Plan:
+        tools = self.tool_use(planner.syntax)
+        wanted = Completion(
+            prompts=[self.chat(tools)],
+            prompt_field="messages",
+            limit=("max_tokens", self.max_tokens),
+            passed=self.passed(),
+            tools=tools,
+            stop=self.stop_sequences or (),
+        )
+        return await planner.plan(wanted, lambda request_id, _: MessageReplies(self.model, request_id, tools))

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from services.gateway.api.errors import ApiError
 from services.gateway.api.replies import Json
+from services.gateway.errors import ApiError
 
 _TYPE_OF_STATUS: Mapping[int, str] = {
     401: "authentication_error",

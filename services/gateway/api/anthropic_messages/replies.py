@@ -5,13 +5,12 @@ from itertools import count
 
 from pydantic_core import from_json
 
-from services.gateway.api.anthropic_messages.body import MessageBody
 from services.gateway.api.anthropic_messages.errors import error_body
-from services.gateway.api.errors import ApiError
 from services.gateway.api.replies import Json, Replies, cached_tokens, call_id, serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.errors import ApiError
 from shared.messages.requests import FinishReason, Outcome
 
 ID_PREFIX = "msg_"
@@ -23,8 +22,8 @@ class MessageReplies(Replies):
 
     ends_with_done = False
 
-    def __init__(self, body: MessageBody, request_id: str, tools: ToolUse) -> None:
-        self._head: Json = {"id": ID_PREFIX + request_id, "type": "message", "role": "assistant", "model": body.model}
+    def __init__(self, model: str, request_id: str, tools: ToolUse) -> None:
+        self._head: Json = {"id": ID_PREFIX + request_id, "type": "message", "role": "assistant", "model": model}
         self._request_id, self._tools = request_id, tools
         self._stream = CallStream(tools.read)
         self._blocks: list[str] = []  # types of the streamed blocks, of which the last is open

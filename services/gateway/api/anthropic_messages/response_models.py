@@ -2,7 +2,8 @@
 
 from typing import Any, Literal
 
-from services.gateway.api.response_models import ResponseModel, Serving
+from services.gateway.api.response_models import Serving
+from services.gateway.view_models import ResponseModel
 
 
 class TextBlock(ResponseModel):

@@ -1,6 +1,5 @@
-"""The fields of Anthropic's Messages API for tools, and a chat's for them."""
+"""The fields of Anthropic's Messages API for tools, and the turns of a chat with them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -8,7 +7,9 @@ from pydantic import ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.request_models import TextOrParts, TextPart, check_parts, joined
-from services.gateway.api.tool_calls.models import ToolName, chat_tool
+from services.gateway.api.tool_calls.call_syntax import Turn
+from services.gateway.api.tool_calls.models import ToolName
+from services.gateway.api.tool_calls.use import call, turn
 
 
 class MessageTool(Lenient):
@@ -17,10 +18,6 @@ class MessageTool(Lenient):
     description: str | None = None
     input_schema: dict[str, Any]
     strict: bool | None = None
-
-    def of_chat(self) -> dict[str, Any]:
-        """As a chat completion has it."""
-        return chat_tool(self.name, self.description, self.input_schema, strict=self.strict)
 
 
 class MessageToolChoice(Lenient):
@@ -34,11 +31,10 @@ class MessageToolChoice(Lenient):
             raise wrong_field("name", "is required with type tool, and only allowed there")
         return self
 
-    def of_chat(self) -> dict[str, Any]:
+    @property
+    def mode(self) -> str:
         """As a chat completion has it."""
-        named = {"type": "function", "function": {"name": self.name}}
-        choice = named if self.type == "tool" else "required" if self.type == "any" else self.type
-        return {"tool_choice": choice, "parallel_tool_calls": not self.disable_parallel_tool_use}
+        return "required" if self.type in {"any", "tool"} else self.type
 
 
 class CallBlock(Lenient):
@@ -49,11 +45,6 @@ class CallBlock(Lenient):
     name: str
     input: dict[str, Any]
 
-    def of_chat(self) -> dict[str, Any]:
-        """As a chat completion has it."""
-        function = {"name": self.name, "arguments": json.dumps(self.input, ensure_ascii=False)}
-        return {"id": self.id, "type": "function", "function": function}
-
 
 class ResultBlock(Lenient):
     """The result of a call, in a message of the user."""
@@ -61,10 +52,6 @@ class ResultBlock(Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
     content: TextOrParts | None = None
-
-    def of_chat(self) -> dict[str, Any]:
-        """As a chat completion has it."""
-        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": joined(self.content)}
 
 
 Block = TextPart | CallBlock | ResultBlock
@@ -82,14 +69,15 @@ def read_blocks(content: Any) -> Any:
     return [_block(i, part) for i, part in enumerate(content)]
 
 
-def chat_messages(role: str, content: Sequence[Block]) -> list[dict[str, Any]]:
-    """The messages of a chat with these blocks: the results of calls, then the text and the calls."""
-    messages = [block.of_chat() for block in content if isinstance(block, ResultBlock)]
-    calls = [block.of_chat() for block in content if isinstance(block, CallBlock)]
+def turns_of(role: str, content: Sequence[Block]) -> list[Turn]:
+    """The turns of a chat with these blocks: the results of calls, then the text and the calls."""
+    results = [block for block in content if isinstance(block, ResultBlock)]
+    turns: list[Turn] = [turn("tool", joined(each.content), result_of=each.tool_use_id) for each in results]
+    calls = [call(block.id, block.name, block.input) for block in content if isinstance(block, CallBlock)]
     texts = [block.text for block in content if isinstance(block, TextPart)]
-    if texts or calls or not messages:
-        messages.append({"role": role, "content": "\n".join(texts), "tool_calls": calls or None})
-    return messages
+    if texts or calls or not turns:
+        turns.append(turn(role, "\n".join(texts), calls))
+    return turns
 
 
 def _kind(part: Any) -> str | None:

@@ -1,29 +1,29 @@
-"""The body of POST /v1/responses. A chat completion answers it."""
+"""The body of POST /v1/responses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseTool, ResponseToolChoice
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.request_models import (
-    ChatBody,
-    ContentPart,
-    MetadataKey,
-    MetadataValue,
-    ServedBody,
-    check_parts,
-    joined,
-)
-from services.gateway.api.tool_calls.models import MAX_TOOLS
-from shared.messages.requests import MAX_TOP_LOGPROBS
+from services.gateway.api.plan import Completion, Plan, Planner
+from services.gateway.api.request_models import ContentPart, MetadataKey, MetadataValue, ServedBody, check_parts, joined
+from services.gateway.api.text_forms import Form, schema_form
+from services.gateway.api.tool_calls.call_syntax import Turn
+from services.gateway.api.tool_calls.models import MAX_TOOLS, check_choice
+from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
+from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
+from shared.patterns.json_schema import object_pattern
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`
 MAX_ID_LENGTH = 100  # characters
 PART_KINDS = ("input_text", "output_text", "text")
+FORM_FIELD = "text.format"
+NO_FIELDS: Mapping[str, None] = {"description": None, "parameters": None, "strict": None}  # of a tool
 
 
 class InputPart(ContentPart):
@@ -84,10 +84,11 @@ class ResponseTextFormat(Lenient):
     strict: bool | None = None
     description: str | None = None
 
-    def of_chat(self) -> dict[str, Any]:
-        """As a chat completion has it."""
-        schema = {"json_schema": {"schema": self.schema_}} if self.schema_ is not None else {}
-        return {"type": self.type, **schema}
+    def forms(self) -> list[Form]:
+        """The form of the text; empty: any text."""
+        if self.schema_ is not None:
+            return [schema_form(self.schema_, FORM_FIELD)]
+        return [Form(FORM_FIELD, object_pattern)] if self.type == "json_object" else []
 
     @model_validator(mode="after")
     def _require_schema(self) -> Self:
@@ -144,71 +145,115 @@ class ResponseBody(ServedBody):
         return "reasoning.effort", self.reasoning.effort if self.reasoning else None
 
     @property
-    def wants_logprobs(self) -> bool:
-        return LOGPROBS in (self.include or ())
+    def alternatives(self) -> int | None:
+        """Of each token; None: no log-probabilities."""
+        return self.top_logprobs or 0 if LOGPROBS in (self.include or ()) else None
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
-        if self.top_logprobs and not self.wants_logprobs:
+        if self.top_logprobs and self.alternatives is None:
             text = f"top_logprobs is only allowed with include: [{LOGPROBS!r}]"
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
         return self
 
-    @property
-    def text_format(self) -> dict[str, Any]:
-        """The form of the text, as the client gave it."""
-        given = self.text.format if self.text else None
-        return given.model_dump(by_alias=True, exclude_none=True) if given else {"type": "text"}
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        check_choice([tool.name for tool in self.tools or ()], *self._choice())
+        return self
 
-    def completion(self) -> "ResponseChat":
-        """The chat with the instructions as its first message."""
-        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        choice = self.tool_choice
-        tools = {
-            "tools": [tool.of_chat() for tool in self.tools or ()],
-            "tool_choice": choice.of_chat() if isinstance(choice, FunctionChoice) else choice,
-            "parallel_tool_calls": self.parallel_tool_calls,
-        }
-        shared = {name: getattr(self, name) for name in ServedBody.model_fields}
-        form = self.text.format.of_chat() if self.text and self.text.format else None
-        logprobs = {"logprobs": self.wants_logprobs, "top_logprobs": self.top_logprobs}
-        return ResponseChat.model_validate(
-            {
-                **shared,
-                **logprobs,
-                **tools,
-                "messages": system + chat_messages(self.input),
-                "max_tokens": self.max_output_tokens,
-                "response_format": form,
-            }
+    async def plan(self, planner: Planner) -> Plan:
+        key, items = planner.key, self.input
+        if self.previous_response_id is not None:
+            items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]
+        tools = ToolUse.of(planner.syntax, self._usable(), *self._choice(), self.parallel_tool_calls)
+        system = [turn("system", self.instructions)] if self.instructions else []
+        wanted = Completion(
+            prompts=[tools.chat([*system, *_turns(items)])],
+            prompt_field="input",
+            limit=("max_output_tokens", self.max_output_tokens),
+            passed=self.passed(),
+            tools=tools,
+            forms=self.text.format.forms() if self.text and self.text.format else (),
+            alternatives=self.alternatives,
         )
+        has_calls = any(item.kind == "function_call" for item in self.input)  # which a conversation cannot hold
+        is_stored = key.stores_responses and self.store is not False and not has_calls
+
+        async def keep(request_id: str, cell: str) -> None:
+            await planner.conversations.keep(request_id, cell, list(map(_message, items)), key)
+
+        def replies(request_id: str, created_s: float) -> ResponseReplies:
+            head = self._head(is_stored=is_stored) | {"created_at": int(created_s)}
+            return ResponseReplies(head, request_id, planner.text.decode, tools, self.alternatives)
+
+        return await planner.plan(wanted, replies, keep if is_stored else None)
+
+    def _usable(self) -> list[UsableTool]:
+        return [
+            UsableTool(f"tools[{at}].parameters", tool.name, tool.description, tool.parameters, tool.strict)
+            for at, tool in enumerate(self.tools or ())
+        ]
+
+    def _choice(self) -> tuple[str | None, str | None]:
+        """As the arguments of `ToolUse.of`."""
+        choice = self.tool_choice
+        return (None, choice.name) if isinstance(choice, FunctionChoice) else (choice, None)
+
+    def _head(self, *, is_stored: bool) -> dict[str, Any]:
+        """The fields of the reply that the body gives, as they are applied."""
+        given = self.text.format if self.text else None
+        return {
+            "object": "response",
+            "model": self.model,
+            "background": False,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata or {},
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "previous_response_id": self.previous_response_id,
+            "reasoning": {"effort": self.effort[1], "summary": None},
+            "service_tier": "default" if self.service_tier in (None, "auto") else self.service_tier,
+            "store": is_stored,
+            "temperature": self.temperature or 0.0,
+            "text": {"format": given.model_dump(by_alias=True, exclude_none=True) if given else {"type": "text"}},
+            "tool_choice": _dumped(self.tool_choice) if self.tool_choice else "auto",
+            "tools": [{**NO_FIELDS, **_dumped(tool)} for tool in self.tools or ()],
+            "top_logprobs": self.top_logprobs or 0,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "truncation": "disabled",
+            "user": self.user,
+        }
 
 
-def chat_messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """The messages of a chat. A call belongs to the message of the assistant before it."""
-    messages: list[dict[str, Any]] = []
+def _turns(items: Sequence[InputItem]) -> list[Turn]:
+    """The turns of a chat. A call belongs to the message of the assistant before it."""
+    turns: list[dict[str, Any]] = []
     for item in items:
         match item.kind:
             case "function_call":
-                if not messages or messages[-1]["role"] != "assistant":
-                    messages.append({"role": "assistant", "content": None})
-                function = {"name": item.name, "arguments": item.arguments}
-                calls = messages[-1].setdefault("tool_calls", [])
-                calls.append({"id": item.call_id, "type": "function", "function": function})
+                if not turns or turns[-1]["role"] != "assistant":
+                    turns.append(turn("assistant", ""))
+                calls = turns[-1].setdefault("tool_calls", [])
+                calls.append(call(item.call_id or "", item.name or "", item.arguments))
             case "function_call_output":
-                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": joined(item.output)})
+                turns.append(turn("tool", joined(item.output), result_of=item.call_id))
             case _:
-                messages.append({"role": item.role, "content": joined(item.content)})
-    return messages
+                turns.append(turn(item.role or "", joined(item.content)))
+    return list(turns)
 
 
-class ResponseChat(ChatBody):
-    """The chat completion of a response; errors and headers name the response's fields."""
+def _item(message: ChatMessage) -> InputItem:
+    """An earlier message, or the result of a call; calls are in the text of their message."""
+    if message.role == "tool":
+        return InputItem(type="function_call_output", call_id="", output=message.content)
+    return InputItem.model_validate({"role": message.role, "content": message.content})
 
-    prompt_field: ClassVar[str] = "input"
-    form_field: ClassVar[str] = "text.format"
-    parameters_field: ClassVar[str] = "tools[{}].parameters"
 
-    @property
-    def limit(self) -> tuple[str, int | None]:
-        return "max_output_tokens", self.max_tokens
+def _message(item: InputItem) -> ChatMessage:
+    """An item of a conversation without calls, as it is stored."""
+    return ChatMessage(role=item.role or "tool", content=joined(item.content or item.output))
+
+
+def _dumped(field: Any) -> Any:
+    """A field of the body as the client gave it."""
+    return field.model_dump(exclude_none=True) if isinstance(field, BaseModel) else field

@@ -2,22 +2,17 @@
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Any
 
-from pydantic import BaseModel
-
-from services.gateway.api.errors import ApiError
-from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.replies import Json, Replies, cached_tokens, call_id, serving, with_alternatives
 from services.gateway.api.text_stream import Decode
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.call_text import Call
 from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.errors import ApiError
+from services.gateway.stores.conversations import ID_PREFIX
 from shared.messages.requests import FinishReason, Outcome
 
-ID_PREFIX = "resp_"
-_NO_FIELDS: Json = {"description": None, "parameters": None, "strict": None}  # of a tool
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}  # by status; others are `server_error`
 
 
@@ -27,37 +22,16 @@ class ResponseReplies(Replies):
 
     ends_with_done = False
 
-    def __init__(self, body: ResponseBody, request_id: str, created_s: float, decode: Decode, tools: ToolUse) -> None:
-        self._decode, self._wants_logprobs, self._alternatives = decode, body.wants_logprobs, body.top_logprobs or 0
+    def __init__(self, head: Json, request_id: str, decode: Decode, tools: ToolUse, alternatives: int | None) -> None:
+        """`head`: the fields of the reply that the body gives. `alternatives`: of each token, with its log-probability;
+        None: no log-probabilities."""
+        self._decode, self._alternatives = decode, alternatives
         self._numbers = count()
         self._request_id, self._item_id = request_id, f"msg_{request_id}"
         self._tools, self._stream = tools, CallStream(tools.read)
         self._places: list[int | None] = []  # streamed items: calls by their number, and None: the message
         self._tokens: list[TokenLogprob] = []  # those not sent yet
-        effort = body.effort[1]
-        self._head: Json = {
-            "id": ID_PREFIX + request_id,
-            "object": "response",
-            "created_at": int(created_s),
-            "model": body.model,
-            "background": False,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata or {},
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": effort, "summary": None},
-            "service_tier": "default" if body.service_tier in (None, "auto") else body.service_tier,
-            "store": bool(body.store),
-            "temperature": body.temperature or 0.0,
-            "text": {"format": body.text_format},
-            "tool_choice": _dumped(body.tool_choice) if body.tool_choice else "auto",
-            "tools": [_NO_FIELDS | _dumped(tool) for tool in body.tools or ()],
-            "top_logprobs": body.top_logprobs or 0,
-            "top_p": 1.0 if body.top_p is None else body.top_p,
-            "truncation": "disabled",
-            "user": body.user,
-        }
+        self._head = {"id": ID_PREFIX + request_id, **head}
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         [outcome] = outcomes
@@ -182,7 +156,8 @@ class ResponseReplies(Replies):
         }
 
     def _message(self, outcome: Outcome, text: str) -> Json:
-        tokens = TokenLogprobs(self._decode, self._alternatives).finish(outcome) if self._wants_logprobs else ()
+        alternatives = self._alternatives
+        tokens = () if alternatives is None else TokenLogprobs(self._decode, alternatives).finish(outcome)
         return {
             "id": self._item_id,
             "type": "message",
@@ -198,8 +173,3 @@ def _part(text: str, tokens: Sequence[TokenLogprob] = ()) -> Json:
 
 def _status(outcome: Outcome) -> str:
     return "incomplete" if outcome.finish_reason is FinishReason.LENGTH else "completed"
-
-
-def _dumped(field: Any) -> Any:
-    """A field of the body as the client gave it."""
-    return field.model_dump(exclude_none=True) if isinstance(field, BaseModel) else field

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from services.gateway.api.response_models import ReplyToken, ResponseModel, Serving
+from services.gateway.api.response_models import ReplyToken, Serving
+from services.gateway.view_models import ResponseModel
 
 
 class OutputText(ResponseModel):

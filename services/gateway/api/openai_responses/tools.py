@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from services.gateway.api.base_models import Lenient, unsupported
-from services.gateway.api.tool_calls.models import MODES, ToolName, chat_tool
+from services.gateway.api.tool_calls.models import MODES, ToolName
 
 
 class ResponseTool(Lenient):
@@ -15,20 +15,12 @@ class ResponseTool(Lenient):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
-    def of_chat(self) -> dict[str, Any]:
-        """As a chat completion has it."""
-        return chat_tool(self.name, self.description, self.parameters, strict=self.strict)
-
 
 class FunctionChoice(Lenient):
     """The choice of one function, which is then called once."""
 
     type: Literal["function"]
     name: str
-
-    def of_chat(self) -> dict[str, Any]:
-        """As a chat completion has it."""
-        return {"type": "function", "function": {"name": self.name}}
 
 
 def _check_choice(choice: Any) -> Any:

@@ -10,15 +10,15 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject, DeletedFile, FileObject
-from services.gateway.api.errors import ApiError
+from services.gateway.api.app_context import AppContext
+from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject, DeletedFile
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.other_fields import header_of_ignored
 from services.gateway.api.paging import page_after
 from services.gateway.api.request_body import bounded, check_content_type, read_body
-from services.gateway.api.response_models import Page
-from services.gateway.app_context import AppContext
-from services.gateway.batches.file_store import MAX_FILE_BYTES
+from services.gateway.errors import ApiError
+from services.gateway.stores.file_store import MAX_FILE_BYTES, FileObject
+from services.gateway.view_models import Page
 from shared.api_keys import ApiKey
 from shared.messages.gateway import Batch
 

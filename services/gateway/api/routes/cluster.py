@@ -6,9 +6,9 @@ import msgspec
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.openapi import PLANS
 from services.gateway.api.sse import EventStreamResponse, as_event
-from services.gateway.app_context import AppContext
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_view import ClusterView, Update
 from shared.bus.plan_history import read_plans

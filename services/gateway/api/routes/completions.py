@@ -3,11 +3,11 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.complete import complete
 from services.gateway.api.openapi import json_body, streamed
 from services.gateway.api.request_models import ChatBody, FimBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, FimCompletion, TextCompletion
-from services.gateway.app_context import AppContext
 
 
 def completion_routes(context: AppContext) -> APIRouter:

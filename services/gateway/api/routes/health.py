@@ -4,8 +4,8 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.response_models import Status
-from services.gateway.app_context import AppContext
 
 
 def health_routes(context: AppContext) -> APIRouter:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.response_models import List, ResponseModel
-from services.gateway.app_context import AppContext
+from services.gateway.api.app_context import AppContext
+from services.gateway.view_models import List, ResponseModel
 from shared.api_keys import ApiKey
 from shared.messages.requests import ServingStats
 

@@ -6,12 +6,13 @@ from fastapi.responses import Response
 from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.anthropic_messages.response_models import MESSAGE_ERRORS, MessageObject, TokenCount
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.complete import complete
 from services.gateway.api.openapi import json_body, streamed
 from services.gateway.api.other_fields import ignored_header
+from services.gateway.api.prompts import encode_prompt
 from services.gateway.api.request_body import read_body
-from services.gateway.api.request_builder import encode_prompt
-from services.gateway.app_context import AppContext
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 
 MESSAGES_PATH = "/v1/messages"
 
@@ -31,6 +32,7 @@ def message_routes(context: AppContext) -> APIRouter:
         body = await read_body(request, CountTokensBody)
         response.headers.update(ignored_header(body))
         text = context.cells_of(body.model).text
-        return TokenCount(input_tokens=len(await encode_prompt(body.chat(), text)))
+        chat = body.chat(body.tool_use(find_call_syntax(text.tool_template)))
+        return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
 
     return router

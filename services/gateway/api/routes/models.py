@@ -2,9 +2,10 @@
 
 from fastapi import APIRouter
 
-from services.gateway.api.response_models import List, Model
-from services.gateway.app_context import AppContext
+from services.gateway.api.app_context import AppContext
+from services.gateway.api.response_models import Model
 from services.gateway.model_cells import ModelCells
+from services.gateway.view_models import List
 
 
 def model_routes(context: AppContext) -> APIRouter:

@@ -11,13 +11,11 @@ from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.replies import ID_PREFIX as MESSAGE_ID_PREFIX
-from services.gateway.api.errors import ApiError, not_found
-from services.gateway.api.openai_responses.replies import ID_PREFIX as RESPONSE_ID_PREFIX
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.paging import page_after
 from services.gateway.api.replies import ChatFormat, TextFormat, usage_of
 from services.gateway.api.request_filter import RequestFilter
 from services.gateway.api.response_models import (
-    Page,
     RequestSummary,
     Serving,
     StoredRequest,
@@ -26,10 +24,12 @@ from services.gateway.api.response_models import (
     Usage,
 )
 from services.gateway.api.step_details import step_list
-from services.gateway.app_context import AppContext
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_monitor import end_s
+from services.gateway.errors import ApiError, not_found
 from services.gateway.inflight import find_active, find_outcome
+from services.gateway.stores.conversations import ID_PREFIX as RESPONSE_ID_PREFIX
+from services.gateway.view_models import Page
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus
 from shared.errors import RetryLater

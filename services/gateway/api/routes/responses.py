@@ -3,11 +3,11 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.complete import complete
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.response_models import ResponseObject
 from services.gateway.api.openapi import json_body, streamed
-from services.gateway.app_context import AppContext
 
 
 def response_routes(context: AppContext) -> APIRouter:

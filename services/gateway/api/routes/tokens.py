@@ -3,13 +3,14 @@
 from fastapi import APIRouter, Request, Response
 
 from services.gateway.admission.admission import key_of
-from services.gateway.api.errors import ApiError
+from services.gateway.api.app_context import AppContext
 from services.gateway.api.openapi import json_body
 from services.gateway.api.other_fields import ignored_header
+from services.gateway.api.prompts import encode_prompt, unblocked
 from services.gateway.api.request_body import read_body
-from services.gateway.api.request_builder import encode_prompt, unblocked
 from services.gateway.api.token_models import DetokenizeBody, DetokenizedText, TokenizeBody, TokenList
-from services.gateway.app_context import AppContext
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
+from services.gateway.errors import ApiError
 
 
 def token_routes(context: AppContext) -> APIRouter:
@@ -22,7 +23,8 @@ def token_routes(context: AppContext) -> APIRouter:
         body = await read_body(http, TokenizeBody)
         response.headers.update(ignored_header(body))
         text = context.cells_of(body.model).text
-        ids = await encode_prompt(body, text)
+        prompt, field = body.given(find_call_syntax(text.tool_template))
+        ids = await encode_prompt(prompt, text, field)
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 
     @router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))

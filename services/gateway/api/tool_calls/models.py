@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 
 MAX_TOOLS = 128
 MODES = ("none", "auto", "required")
@@ -23,14 +23,6 @@ class Function(Lenient):
 class Tool(Lenient):
     type: Literal["function"]
     function: Function
-
-
-def chat_tool(
-    name: str, description: str | None, parameters: dict[str, Any] | None, *, strict: bool | None
-) -> dict[str, Any]:
-    """The tool of a chat's body; the arguments are the fields of `Function`."""
-    function = {"name": name, "description": description, "parameters": parameters, "strict": strict}
-    return {"type": "function", "function": function}
 
 
 class FunctionName(Lenient):
@@ -60,7 +52,7 @@ class ToolCall(Lenient):
 def _check_choice(choice: Any) -> Any:
     function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     is_named = isinstance(function, dict) and isinstance(function.get("name"), str)
-    if choice is None or choice in MODES or is_named or isinstance(choice, NamedTool):
+    if choice is None or choice in MODES or is_named:
         return choice
     form = "{'type': 'function', 'function': {'name': '...'}}"
     raise unsupported(f"must be {', '.join(map(repr, MODES))} or {form}")
@@ -73,16 +65,17 @@ ToolChoice = Annotated[
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-def wrong_choice(tools: Sequence[Tool], choice: str | NamedTool | None) -> tuple[str, str] | None:
-    """The field that contradicts another one, and the reason; None: there is none."""
-    names = [tool.function.name for tool in tools]
+def check_choice(names: Sequence[str], mode: str | None, named: str | None) -> None:
+    """`names`: of the tools; `mode` and `named`: as in `ToolUse.of`.
+
+    Raises: PydanticCustomError for the field that contradicts another one.
+    """
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        return "tools", f"has two functions with the name {repeated!r}"
-    if choice in (None, "none", "auto"):
-        return None
-    if not tools:
-        return "tool_choice", "is only allowed with tools"
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        return "tool_choice", f"names no function of tools; they are {', '.join(names)}"
-    return None
+        raise wrong_field("tools", f"has two functions with the name {repeated!r}")
+    if named is None and mode in (None, "none", "auto"):
+        return
+    if not names:
+        raise wrong_field("tool_choice", "is only allowed with tools")
+    if named is not None and named not in names:
+        raise wrong_field("tool_choice", f"names no function of tools; they are {', '.join(names)}")

@@ -1,21 +1,46 @@
-"""Writes the tools of a chat into its prompt and its pattern, and finds the calls in its reply."""
+"""Writes the tools of a body into its prompt and its pattern, and finds the calls in its reply."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pydantic_core import from_json
 
-from services.gateway.api.request_models import ChatBody, CompletionBody, Message, joined
-from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn, call_pattern, find_call_syntax
+from services.gateway.api.prompts import Chat
+from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn, call_pattern
 from services.gateway.api.tool_calls.call_text import ReadText
-from services.gateway.api.tool_calls.models import NamedTool, Tool, ToolCall
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_patterns
-from shared.text import TextModel
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 ROLES = {"developer": "system"}  # chat templates have no role `developer`
+
+
+@dataclass(frozen=True, slots=True)
+class UsableTool:
+    """A tool of a body. `field`: the body's field with the schema of its arguments."""
+
+    field: str
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None  # a JSON schema; None: the function takes no arguments
+    strict: bool | None
+
+    @property
+    def described(self) -> Turn:
+        """As chat templates have it."""
+        fields = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    @property
+    def schema(self) -> Any:
+        """The schema of its arguments. Raises: BadInput naming the field if they are no object."""
+        if self.parameters is None:
+            return NO_ARGUMENTS
+        if self.parameters.get("type", "object") != "object":
+            raise BadInput(f"{self.field} must be of the type object", self.field)
+        return self.parameters or {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +48,43 @@ class ToolUse:
     """The tools that the model may call, and the rules for calls."""
 
     syntax: CallSyntax
-    tools: tuple[tuple[int, Tool], ...]  # each with its index in the body
-    is_required: bool
-    several: bool
-    is_named: bool
-    field: str = ChatBody.parameters_field  # name of the body's field with the schema of a tool, for the tool's index
+    tools: Sequence[UsableTool] = ()
+    is_required: bool = False
+    several: bool = True
+    is_named: bool = False
+
+    @classmethod
+    def of(
+        cls, syntax: CallSyntax, tools: Sequence[UsableTool], mode: str | None, named: str | None, parallel: bool | None
+    ) -> Self:
+        """`mode`: none, auto (None) or required; `named`: the one tool that the client has chosen; `parallel` false: at
+        most one call."""
+        if mode == "none":
+            return cls(syntax)
+        if named is not None:
+            chosen = [tool for tool in tools if tool.name == named]
+            return cls(syntax, chosen, is_required=True, several=False, is_named=True)
+        return cls(syntax, tools, is_required=mode == "required", several=parallel is not False)
+
+    def chat(self, turns: Sequence[Turn], *, opens_reply: bool = True) -> Chat:
+        """The prompt with these turns, in which the model may call the tools."""
+        return Chat(*self.syntax.conversation(turns, [tool.described for tool in self.tools]), opens_reply)
 
     @property
     def is_constrained(self) -> bool:
         """Whether the pattern of the text allows only calls that match their schema."""
-        return self.is_required or any(tool.function.strict for _, tool in self.tools)
+        return self.is_required or any(tool.strict for tool in self.tools)
 
     def pattern(self, text_pattern: str) -> str:
         """The pattern of the whole text. `text_pattern`: that of texts without calls; empty: any text.
 
         Raises: BadInput.
         """
-        if not self.tools:
-            return text_pattern
-        names = [tool.function.name for _, tool in self.tools]
+        names = [tool.name for tool in self.tools]
         if not self.is_constrained and not text_pattern:
             return self.syntax.free_pattern(names)
-        schemas = {self.field.format(at): _schema(tool, self.field.format(at)) for at, tool in self.tools}
         try:
-            arguments = schema_patterns(schemas)
+            arguments = schema_patterns({tool.field: tool.schema for tool in self.tools})
         except BadInput as error:
             field = str(error.field)
             message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
@@ -64,58 +102,20 @@ class ToolUse:
         return found if self.several else found.with_one_call()
 
 
-def tool_use(body: CompletionBody, text: TextModel) -> ToolUse:
-    """The use of tools that a body asks for; it has no tools if the body is no chat, or the client wants no call."""
-    syntax = find_call_syntax(text.tool_template)
-    if not isinstance(body, ChatBody) or body.tool_choice == "none":
-        return ToolUse(syntax, (), is_required=False, several=False, is_named=False)
-    tools, choice, field = tuple(enumerate(body.tools or ())), body.tool_choice, body.parameters_field
-    if isinstance(choice, NamedTool):
-        named = tuple(pair for pair in tools if pair[1].function.name == choice.function.name)
-        return ToolUse(syntax, named, is_required=True, several=False, is_named=True, field=field)
-    several = body.parallel_tool_calls is not False
-    return ToolUse(syntax, tools, is_required=choice == "required", several=several, is_named=False, field=field)
+def turn(role: str, content: str, calls: Sequence[Turn] = (), result_of: str | None = None) -> dict[str, Any]:
+    """A message as chat templates take it. `calls`: of tools; `result_of`: the id of the call with this result."""
+    made: dict[str, Any] = {"role": ROLES.get(role, role), "content": content}
+    if calls:
+        made["tool_calls"] = list(calls)
+    if result_of is not None:
+        made["tool_call_id"] = result_of
+    return made
 
 
-def conversation(
-    messages: Sequence[Message], tools: Sequence[Tool], syntax: CallSyntax
-) -> tuple[list[Turn], list[Turn]]:
-    """The turns and the tools for the chat template."""
-    functions = [
-        tool.function.model_dump(include={"name", "description", "parameters"}, exclude_none=True) for tool in tools
-    ]
-    return syntax.conversation([_turn(message) for message in messages], functions)
-
-
-def _turn(message: Message) -> Turn:
-    turn: dict[str, Any] = {"role": ROLES.get(message.role, message.role), "content": joined(message.content)}
-    if message.tool_calls:
-        turn["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.function.name, "arguments": _parse_arguments(call)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        turn["tool_call_id"] = message.tool_call_id
-    return turn
-
-
-def _parse_arguments(call: ToolCall) -> Any:
-    """The arguments as a value, which chat templates write as JSON; as the text itself if they are not JSON."""
-    try:
-        return from_json(call.function.arguments)
-    except ValueError:
-        return call.function.arguments
-
-
-def _schema(tool: Tool, field: str) -> Any:
-    """The schema of a tool's arguments. Raises: BadInput naming the field if they are no object."""
-    parameters = tool.function.parameters
-    if parameters is None:
-        return NO_ARGUMENTS
-    if parameters.get("type", "object") != "object":
-        raise BadInput(f"{field} must be of the type object", field)
-    return parameters or {"type": "object"}
+def call(call_id: str, name: str, arguments: Any) -> Turn:
+    """A call of a turn. `arguments`: a value, which chat templates write as JSON, or JSON; a text that is no JSON stays
+    as it is."""
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = from_json(arguments)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

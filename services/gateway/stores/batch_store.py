@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from services.gateway.api.errors import ApiError, not_found
 from services.gateway.bus_connection import BusConnection
+from services.gateway.errors import ApiError, not_found
 from shared.bus.client import try_decode
 from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS, bus_errors

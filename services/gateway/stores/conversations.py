@@ -4,15 +4,13 @@ The text of a response is that of its outcome, so both are kept equally long.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
-from services.gateway.api.errors import ApiError
-from services.gateway.api.openai_responses.body import InputItem, ResponseBody, chat_messages
-from services.gateway.api.openai_responses.replies import ID_PREFIX
 from services.gateway.bus_connection import BusConnection
+from services.gateway.errors import ApiError
 from services.gateway.inflight import find_outcome
 from shared.api_keys import ApiKey
 from shared.bus.codec import decode, encode
@@ -21,6 +19,7 @@ from shared.messages.gateway import Conversation
 from shared.messages.requests import ChatMessage, OutcomeStatus
 
 PARAM = "previous_response_id"
+ID_PREFIX = "resp_"  # of a response, before the id of its request
 REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -32,32 +31,21 @@ class Conversations:
         self._connections = connections
         self._first = first
 
-    async def continued(self, body: ResponseBody, key: ApiKey) -> ResponseBody:
-        """The body with the earlier messages before its input, and with `store` as it is applied.
+    async def keep(self, request_id: str, cell: str, messages: Sequence[ChatMessage], key: ApiKey) -> None:
+        """Store the messages of a response that `cell` serves, earlier ones included."""
+        with bus_errors("store the response"):
+            conversation = Conversation(owner=key.key_id, messages=list(messages), cell=cell)
+            await (await self._bucket()).put(request_id, encode(conversation))
+
+    async def find(self, response_id: str, key: ApiKey) -> list[ChatMessage]:
+        """The messages up to this response, with its text.
 
         Raises: ApiError 400 if the key's responses are not stored, or the key has no such response.
         """
-        has_calls = any(item.kind == "function_call" for item in body.input)  # which a conversation cannot hold
-        is_stored = key.stores_responses and body.store is not False and not has_calls
-        stored = body.model_copy(update={"store": is_stored})
-        if body.previous_response_id is None:
-            return stored
         if not key.stores_responses:
             reason = "the responses of this API key are not stored; send the earlier messages in input"
             message = f"{PARAM} is not supported, as {reason}"
             raise ApiError(400, message, param=PARAM, code="unsupported_value")
-        earlier = await self._find(body.previous_response_id, key)
-        return stored.model_copy(update={"input": [*map(_item, earlier), *body.input]})
-
-    async def keep(self, request_id: str, cell: str, body: ResponseBody, key: ApiKey) -> None:
-        """Store the messages of a response that `cell` serves, earlier ones included."""
-        messages = [ChatMessage(role=each["role"], content=each["content"]) for each in chat_messages(body.input)]
-        with bus_errors("store the response"):
-            conversation = Conversation(owner=key.key_id, messages=messages, cell=cell)
-            await (await self._bucket()).put(request_id, encode(conversation))
-
-    async def _find(self, response_id: str, key: ApiKey) -> list[ChatMessage]:
-        """The messages up to this response, with its text."""
         request_id, conversation = response_id.removeprefix(ID_PREFIX), None
         if REQUEST_ID.fullmatch(request_id):
             with bus_errors("read the response"):
@@ -78,13 +66,6 @@ class Conversations:
     async def _bucket(self) -> KeyValue:
         bus = self._connections[self._first].bus
         return await bus.js.key_value(bus.subjects.conversations_bucket)
-
-
-def _item(message: ChatMessage) -> InputItem:
-    """An earlier message, or the result of a call; calls are in the text of their message."""
-    if message.role == "tool":
-        return InputItem(type="function_call_output", call_id="", output=message.content)
-    return InputItem.model_validate({"role": message.role, "content": message.content})
 
 
 def _not_found(response_id: str) -> ApiError:

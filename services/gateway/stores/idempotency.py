@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from services.gateway.api.errors import ApiError
 from services.gateway.bus_connection import BusConnection
+from services.gateway.errors import ApiError
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors

@@ -7,14 +7,16 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 from nats.js.api import ObjectInfo, ObjectMeta
 from nats.js.errors import NotFoundError
 from nats.js.object_store import ObjectStore
+from pydantic import Field
 
-from services.gateway.api.batch_models import FileObject
-from services.gateway.api.errors import ApiError, not_found
 from services.gateway.bus_connection import BusConnection
+from services.gateway.errors import ApiError, not_found
+from services.gateway.view_models import ResponseModel
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors
 from shared.bus.subjects import FILE_AGE_S
@@ -23,6 +25,17 @@ from shared.messages.gateway import StoredFile
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 ACCESS_TIMEOUT_S = 30.0  # the chunks of a deleted file, or an unavailable bus, never arrive
+
+
+class FileObject(ResponseModel):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int = Field(description="Unix time, seconds")
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
 
 
 class FileStore:

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
-from services.gateway.api.errors import MAX_NAME_LENGTH, ApiError
+from services.gateway.api.plan import Planner
 from services.gateway.api.serving_fields import ServingTables
-from services.gateway.batches.batch_store import BatchStore
-from services.gateway.batches.file_store import FileStore
+from services.gateway.api.text_forms import PatternCompiler
 from services.gateway.cell_context import CellContext
+from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.model_cells import ModelCells
+from services.gateway.stores.batch_store import BatchStore
+from services.gateway.stores.file_store import FileStore
+from shared.api_keys import ApiKey
 from shared.errors import RetryLater
 
 
@@ -22,6 +25,7 @@ class AppContext:
     files: FileStore
     batches: BatchStore
     tables: ServingTables = field(default_factory=ServingTables)
+    patterns: PatternCompiler = field(default_factory=PatternCompiler)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started_s: float = field(default_factory=time.time)  # Unix time, seconds
 
@@ -48,6 +52,10 @@ class AppContext:
                 else:
                     return
         raise RetryLater("; ".join(problems))
+
+    def planner(self, model: ModelCells, key: ApiKey) -> Planner:
+        """The parts that plan a body of this key."""
+        return Planner(model.text, self.patterns, key, model.conversations)
 
     def cells_of(self, model: str) -> ModelCells:
         """The cells that serve a model. Raises: ApiError 404 if none does."""

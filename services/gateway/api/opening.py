@@ -1,0 +1,91 @@
+"""Admits and publishes the requests of a plan: all, or none."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from fastapi import Request
+from msgspec.structs import replace
+
+from services.gateway.admission.admission import key_of
+from services.gateway.api.app_context import AppContext
+from services.gateway.api.plan import Plan
+from services.gateway.api.request_models import ServedBody
+from services.gateway.cell_context import CellContext
+from services.gateway.inflight import Confirm, EndedRequest, InFlightRequest
+from services.gateway.model_cells import ModelCells
+from shared.api_keys import ApiKey
+from shared.errors import RetryLater, StorageFull
+from shared.messages.requests import Request as QueuedRequest
+from shared.retry import retry
+
+KEYED_RETRY_S = 0.5  # longest wait between two attempts to accept a request with an Idempotency-Key
+KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of an instance usually takes
+
+
+async def open_all(
+    context: AppContext, model: ModelCells, http: Request, body: ServedBody, plan: Plan, start_s: float
+) -> list[InFlightRequest]:
+    """Publish the request of each choice, and keep the conversation. Each counts against the key's limits. `start_s`:
+    the arrival by `time.perf_counter`."""
+    key, opened = key_of(http), list[InFlightRequest]()
+    context.admission.check_plan(key, plan.requests, plan.choices_field, are_run=not plan.outcomes)
+    if plan.outcomes:
+        return [EndedRequest(request, end) for request, end in zip(plan.requests, plan.outcomes, strict=True)]
+    as_sent = body.model_dump_json() if "Idempotency-Key" in http.headers else None
+    try:
+        for index, request in enumerate(plan.requests):
+            if as_sent is None:
+                opened.append(await model.offer(partial(_open, context, key, request, start_s)))
+            else:
+                open_one = partial(_open_keyed, context, model, http, as_sent, index, request, start_s)
+                opened.append(await _open_in_time(model, open_one))
+        if plan.keep is not None:
+            await plan.keep(opened[0].request.request_id, opened[0].cell)
+    except BaseException:
+        for inflight in opened:
+            inflight.close()
+        raise
+    return opened
+
+
+async def _open(
+    context: AppContext,
+    key: ApiKey,
+    request: QueuedRequest,
+    start_s: float,
+    cell: CellContext,
+    *,
+    confirm: Confirm | None = None,
+) -> InFlightRequest:
+    """Admit the request, and publish it in the cell."""
+    context.admission.admit(key)
+    request = replace(request, may_refuse=cell.sheds)
+    return await cell.inflight.open(request, key.key_id, start_s, confirm=confirm)
+
+
+async def _open_keyed(
+    context: AppContext,
+    model: ModelCells,
+    http: Request,
+    as_sent: str,
+    index: int,
+    request: QueuedRequest,
+    start_s: float,
+) -> InFlightRequest:
+    """Admit and publish the request of choice `index` that the Idempotency-Key names, in the cell that has it."""
+    key = key_of(http)
+    owner = key.key_id + (f"#{index}" if index else "")
+    name = http.headers["Idempotency-Key"]
+    request_id, cell, confirm = await model.claimed(owner, name, http.url.path, as_sent)
+    return await _open(context, key, replace(request, request_id=request_id), start_s, cell, confirm=confirm)
+
+
+async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
+    """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S. The Idempotency-Key
+    ensures that the request is served once. A full cell and a gateway that shuts down refuse it at once."""
+
+    def is_passing(error: Exception) -> bool:
+        is_full = isinstance(error, StorageFull)
+        return isinstance(error, RetryLater) and not is_full and not model.first.readiness.draining
+
+    return await retry(open_one, wait_max_s=KEYED_RETRY_S, timeout_s=KEYED_WAIT_S, is_retryable=is_passing)

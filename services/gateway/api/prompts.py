@@ -1,0 +1,46 @@
+"""The prompts of requests, and their tokens."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from services.gateway.api.tool_calls.call_syntax import Turn
+from shared.arrays import Int32
+from shared.text import TextModel
+from shared.tokenizer import LONG_TEXT
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation, as the chat template takes it."""
+
+    turns: Sequence[Turn]
+    tools: Sequence[Turn] = ()
+    opens_reply: bool = True  # whether the beginning of the model's reply follows
+
+    @property
+    def length(self) -> int:
+        """About its number of characters."""
+        return sum(len(str(each)) for each in (*self.turns, *self.tools))
+
+
+Prompt = str | Sequence[int] | Chat  # a text, tokens, or a conversation
+
+
+async def encode_prompt(prompt: Prompt, text: TextModel, field: str) -> Int32:
+    """The tokens of a prompt. Raises: BadInput for `field`."""
+    if isinstance(prompt, Chat):
+        encode = partial(text.encode_turns, prompt.turns, field, prompt.tools, opens_reply=prompt.opens_reply)
+        return await unblocked(encode, prompt.length)
+    if isinstance(prompt, str):
+        return await unblocked(partial(text.encode_prompt, prompt, field), len(prompt))
+    return text.check_ids(prompt, field)
+
+
+async def unblocked(work: Callable[[], T], length: int) -> T:
+    """The result of `work`; of texts with many characters or tokens, in a thread."""
+    return await asyncio.to_thread(work) if length > LONG_TEXT else work()
