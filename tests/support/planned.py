@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from services.gateway.api.plan import Planner
+from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import TextBody
-from services.gateway.api.text_forms import PatternCompiler
+from services.gateway.api.text_forms import FormCompiler
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ANONYMOUS
 from shared.messages.requests import Request
@@ -13,6 +13,6 @@ from shared.text import TextModel
 
 async def planned(text: TextModel, **fields: Any) -> Request:
     """The request of a plain completion with these fields and one choice."""
-    planner = Planner(text, PatternCompiler(), ANONYMOUS, Conversations({}, ""))
+    planner = BodyPlanner(text, FormCompiler(), ANONYMOUS, Conversations({}, ""))
     [request] = (await TextBody.model_validate({"model": "m", **fields}).plan(planner)).requests
     return request

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
-from services.gateway.api.plan import Planner
+from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.serving_fields import ServingTables
-from services.gateway.api.text_forms import PatternCompiler
+from services.gateway.api.text_forms import FormCompiler
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.metrics import GatewayMetrics
@@ -25,7 +25,7 @@ class AppContext:
     files: FileStore
     batches: BatchStore
     tables: ServingTables = field(default_factory=ServingTables)
-    patterns: PatternCompiler = field(default_factory=PatternCompiler)
+    patterns: FormCompiler = field(default_factory=FormCompiler)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     started_s: float = field(default_factory=time.time)  # Unix time, seconds
 
@@ -53,9 +53,9 @@ class AppContext:
                     return
         raise RetryLater("; ".join(problems))
 
-    def planner(self, model: ModelCells, key: ApiKey) -> Planner:
+    def planner(self, model: ModelCells, key: ApiKey) -> BodyPlanner:
         """The parts that plan a body of this key."""
-        return Planner(model.text, self.patterns, key, model.conversations)
+        return BodyPlanner(model.text, self.patterns, key, model.conversations)
 
     def cells_of(self, model: str) -> ModelCells:
         """The cells that serve a model. Raises: ApiError 404 if none does."""

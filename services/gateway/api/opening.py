@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.plan import Plan
+from services.gateway.api.plan import BodyPlan
 from services.gateway.api.request_models import ServedBody
 from services.gateway.cell_context import CellContext
 from services.gateway.inflight import Confirm, EndedRequest, InFlightRequest
@@ -23,7 +23,7 @@ KEYED_WAIT_S = 15.0  # longer than a broken connection, a restart of NATS or of 
 
 
 async def open_all(
-    context: AppContext, model: ModelCells, http: Request, body: ServedBody, plan: Plan, start_s: float
+    context: AppContext, model: ModelCells, http: Request, body: ServedBody, plan: BodyPlan, start_s: float
 ) -> list[InFlightRequest]:
     """Publish the request of each choice, and keep the conversation. Each counts against the key's limits. `start_s`:
     the arrival by `time.perf_counter`."""

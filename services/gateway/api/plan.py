@@ -14,7 +14,7 @@ from services.gateway.api.other_fields import ADJUSTED_HEADER
 from services.gateway.api.output_room import output_room
 from services.gateway.api.prompts import Prompt, encode_prompt, unblocked
 from services.gateway.api.replies import Replies
-from services.gateway.api.text_forms import TOOLS, Form, PatternCompiler
+from services.gateway.api.text_forms import TOOLS, Form, FormCompiler
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, find_call_syntax
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.stores.conversations import Conversations
@@ -31,8 +31,8 @@ Keep = Callable[[str, str], Awaitable[None]]  # stores the conversation: of the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """What a body asks for, in the terms of a completion. Errors and headers name the body's own fields."""
+class WantedCompletion:
+    """The wishes of a body, in the terms of a completion. Errors and headers name the body's own fields."""
 
     prompts: Sequence[Prompt]
     prompt_field: str
@@ -50,7 +50,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BodyPlan:
     """`requests`: one for each choice. If `outcomes` are known, they need no step and are not published."""
 
     requests: Sequence[Request]
@@ -63,11 +63,11 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Planner:
+class BodyPlanner:
     """The parts of the gateway that a body needs to make its plan."""
 
     text: TextModel
-    patterns: PatternCompiler
+    patterns: FormCompiler
     key: ApiKey
     conversations: Conversations
 
@@ -76,7 +76,7 @@ class Planner:
         """How the model calls tools."""
         return find_call_syntax(self.text.tool_template)
 
-    async def plan(self, wanted: Completion, replies: WriteReplies, keep: Keep | None = None) -> Plan:
+    async def plan(self, wanted: WantedCompletion, replies: WriteReplies, keep: Keep | None = None) -> BodyPlan:
         """Tokenize the prompts, and choose the length of each output. Raises: BadInput naming the wrong field."""
         text = self.text
         text.check_stop_token_ids(wanted.passed.get("stop_token_ids", ()))
@@ -87,14 +87,14 @@ class Planner:
         if wanted.limit[1] == 0:
             outcomes = [_outcome_without_steps(ids, text) for ids in prompts for _ in range(wanted.n)]
             requests = [Request(request_id=outcome.request_id) for outcome in outcomes]
-            return Plan(requests=requests, outcomes=outcomes, form_field=form_field, **fixed)
+            return BodyPlan(requests=requests, outcomes=outcomes, form_field=form_field, **fixed)
         made = [await self._request(wanted, form_field, ids) for ids in prompts]
         seed = wanted.passed.get("seed")
         seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
         requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
-        return Plan(requests=requests, form_field=form_field, adjusted=_adjusted(wanted, requests), **fixed)
+        return BodyPlan(requests=requests, form_field=form_field, adjusted=_adjusted(wanted, requests), **fixed)
 
-    async def _request(self, wanted: Completion, form_field: str, prompt_ids: Int32) -> Request:
+    async def _request(self, wanted: WantedCompletion, form_field: str, prompt_ids: Int32) -> Request:
         """The request for a prompt, without its own id and seed."""
         text = self.text
         form = await self.patterns.form_of(
@@ -150,7 +150,7 @@ def _outcome_without_steps(prompt_ids: Int32, text: TextModel) -> Outcome:
     )
 
 
-def _adjusted(wanted: Completion, requests: Sequence[Request]) -> dict[str, str]:
+def _adjusted(wanted: WantedCompletion, requests: Sequence[Request]) -> dict[str, str]:
     """The header that names the limit if the model has less room for a request, with the least; empty if it has enough.
     A template has its own length."""
     name, limit = wanted.limit

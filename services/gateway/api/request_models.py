@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
-from services.gateway.api.plan import Completion, Plan, Planner
+from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.text_forms import Form, schema_form, vllm_forms
@@ -229,7 +229,7 @@ class ServedBody(Lenient):
         given = {name: getattr(self, name) for name in PASSED} | {"slo_s": self.slo_ms and self.slo_ms / 1000}
         return {name: value for name, value in given.items() if value is not None}
 
-    async def plan(self, planner: Planner) -> Plan:
+    async def plan(self, planner: BodyPlanner) -> BodyPlan:
         """The plan to answer this body. Raises: BadInput naming the wrong field; as Conversations.find."""
         raise NotImplementedError
 
@@ -274,9 +274,9 @@ class CompletionBody(ServedBody, TextForms):
         """The number of the most probable tokens that the reply has at each position; None: no log-probabilities."""
         return None
 
-    def wanted(self, prompts: Sequence[Prompt], tools: ToolUse) -> Completion:
-        """What the body asks for."""
-        return Completion(
+    def wanted(self, prompts: Sequence[Prompt], tools: ToolUse) -> WantedCompletion:
+        """The wishes of this body."""
+        return WantedCompletion(
             prompts=prompts,
             prompt_field=self.prompt_field,
             n=self.n or 1,
@@ -293,9 +293,9 @@ class CompletionBody(ServedBody, TextForms):
         )
 
     def replies(
-        self, planner: Planner, form: TextFormat, echoes: Sequence[str], request_id: str, created_s: float
+        self, planner: BodyPlanner, form: TextFormat, echoes: Sequence[str], request_id: str, created_s: float
     ) -> CompletionReplies:
-        """What writes the reply. `echoes`: the text before that of each choice."""
+        """The writer of the reply. `echoes`: the text before that of each choice."""
         options = self.stream_options or StreamOptions()
         head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s), "model": self.model}
         if self.service_tier is not None:
@@ -363,7 +363,7 @@ class ChatBody(CompletionBody):
     def alternatives(self) -> int | None:
         return self.top_logprobs or 0 if self.logprobs else None
 
-    async def plan(self, planner: Planner) -> Plan:
+    async def plan(self, planner: BodyPlanner) -> BodyPlan:
         tools = ToolUse.of(planner.syntax, usable(self.tools), *self._choice(), self.parallel_tool_calls)
         wanted = self.wanted([tools.chat([message.turn() for message in self.messages])], tools)
 
@@ -417,7 +417,7 @@ class TextBody(CompletionBody):
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
         return cast("list[Prompt]", self.prompt if several else [self.prompt])
 
-    async def plan(self, planner: Planner) -> Plan:
+    async def plan(self, planner: BodyPlanner) -> BodyPlan:
         prompts = self._prompts()
         wanted = self.wanted(prompts, ToolUse(planner.syntax))
 
@@ -427,7 +427,7 @@ class TextBody(CompletionBody):
 
         return await planner.plan(wanted, replies)
 
-    def _echo(self, prompt: Prompt, planner: Planner) -> str:
+    def _echo(self, prompt: Prompt, planner: BodyPlanner) -> str:
         """The prompt's text before the completion, if the client wants it; otherwise empty."""
         if not self.echo:
             return ""

@@ -41,7 +41,7 @@ class TextForm:
         return None if self.max_bytes is None else self.max_bytes + 1
 
 
-class PatternCompiler:
+class FormCompiler:
     """Compiles patterns, one at a time, as each takes a core."""
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""What the gateway keeps on the bus: files and batches, conversations, Idempotency-Keys."""
+"""The data that the gateway keeps on the bus: files and batches, conversations, Idempotency-Keys."""

@@ -9,7 +9,7 @@ from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.anthropic_messages.tools import Block, MessageTool, MessageToolChoice, read_blocks, turns_of
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.plan import Completion, Plan, Planner
+from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Chat
 from services.gateway.api.request_models import ServedBody, StopString, TextOrParts, joined
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn
@@ -114,9 +114,9 @@ class MessageBody(ConversationBody, ServedBody):
     def effort(self) -> tuple[str, str | None]:
         return "output_config.effort", self.output_config.effort if self.output_config else None
 
-    async def plan(self, planner: Planner) -> Plan:
+    async def plan(self, planner: BodyPlanner) -> BodyPlan:
         tools = self.tool_use(planner.syntax)
-        wanted = Completion(
+        wanted = WantedCompletion(
             prompts=[self.chat(tools)],
             prompt_field="messages",
             limit=("max_tokens", self.max_tokens),

@@ -10,7 +10,7 @@ from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseTool, ResponseToolChoice
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.plan import Completion, Plan, Planner
+from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.request_models import ContentPart, MetadataKey, MetadataValue, ServedBody, check_parts, joined
 from services.gateway.api.text_forms import Form, schema_form
 from services.gateway.api.tool_calls.call_syntax import Turn
@@ -161,13 +161,13 @@ class ResponseBody(ServedBody):
         check_choice([tool.name for tool in self.tools or ()], *self._choice())
         return self
 
-    async def plan(self, planner: Planner) -> Plan:
+    async def plan(self, planner: BodyPlanner) -> BodyPlan:
         key, items = planner.key, self.input
         if self.previous_response_id is not None:
             items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]
         tools = ToolUse.of(planner.syntax, self._usable(), *self._choice(), self.parallel_tool_calls)
         system = [turn("system", self.instructions)] if self.instructions else []
-        wanted = Completion(
+        wanted = WantedCompletion(
             prompts=[tools.chat([*system, *_turns(items)])],
             prompt_field="input",
             limit=("max_output_tokens", self.max_output_tokens),
