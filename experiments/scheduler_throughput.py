@@ -67,7 +67,9 @@ class ThroughputSample:
 
 def new_core() -> SchedulerCore:
     settings = SchedulerSettings(model="m", policy="dilaserve", cache="dual", thresholds=THRESHOLDS)
-    core_settings = CoreSettings(1, 0, THRESHOLDS, (6.0, 5.0, 4.0, 3.5, 3.0), caching=True, granularity=8)
+    core_settings = CoreSettings(
+        1, 0, THRESHOLDS, (6.0, 5.0, 4.0, 3.5, 3.0), caching=True, granularity=8, asks_predictor=True
+    )
     return SchedulerCore(
         core_settings, lambda estimates: build_policy(settings, estimates), lambda _ids, _stop, _checked: False
     )

@@ -118,32 +118,33 @@ class SchedulerCore:
     def _apply(self, event: ev.Event, now_s: float) -> None:
         match event:
             case ev.StepsLost():
-                self.fleet.synchronized.fill(False)
-                self.table.state_instance.fill(NOWHERE)  # each instance drops the requests that it holds
-                for row in self.table.pipeline.in_flight().tolist():
-                    self._retry(row, now_s)
+                self._send_again(now_s)
             case ev.RequestArrived():
                 self._add_request(event, now_s)
             case ev.RequestCancelled(request_id):
-                if request_id in self.table.row_of:
-                    self._finish(self.table.row_of[request_id], OutcomeStatus.CANCELLED, now_s)
-            case ev.InstanceUpdated() | ev.InstanceLost() | ev.InstanceQuarantined():
-                self._apply_instance(event, now_s)
-            case ev.EstimatesReceived(tickets, steps, steps_left):
-                self.estimates.apply(tickets, steps, steps_left)
-            case ev.EstimatesFailed(tickets):
-                self.estimates.fall_back(tickets)
-
-    def _apply_instance(
-        self, event: ev.InstanceUpdated | ev.InstanceLost | ev.InstanceQuarantined, now_s: float
-    ) -> None:
-        match event:
+                self._cancel(request_id, now_s)
             case ev.InstanceUpdated(instance):
                 self._update_instance(instance, now_s)
             case ev.InstanceLost(instance_id):
                 self._lose_instance(instance_id, now_s)
             case ev.InstanceQuarantined(instance_id):
                 self._quarantine(instance_id, now_s)
+            case ev.EstimatesReceived(tickets, steps, steps_left):
+                self.estimates.apply(tickets, steps, steps_left)
+            case ev.EstimatesFailed(tickets):
+                self.estimates.fall_back(tickets)
+
+    def _send_again(self, now_s: float) -> None:
+        """The bus has lost steps: each instance drops the requests that it holds, and gets them again."""
+        self.fleet.synchronized.fill(False)
+        self.table.state_instance.fill(NOWHERE)
+        for row in self.table.pipeline.in_flight().tolist():
+            self._retry(row, now_s)
+
+    def _cancel(self, request_id: str, now_s: float) -> None:
+        row = self.table.row_of.get(request_id)
+        if row is not None:
+            self._finish(row, OutcomeStatus.CANCELLED, now_s)
 
     def _add_request(self, arrived: ev.RequestArrived, now_s: float) -> None:
         row = self.table.add(arrived)
@@ -378,15 +379,13 @@ class SchedulerCore:
         output_ids = table.output_ids(row)[:end].copy()
         if status is OutcomeStatus.COMPLETED:
             self._remember_prefix(row)
-        arrived, stats = table.entry(row).arrived, serving_stats(table, row, self.settings.thresholds, now_s)
+        entry, stats = table.entry(row), serving_stats(table, row, self.settings.thresholds, now_s)
         decisions = self._decisions.read(row) if self._decisions is not None else None
         self.totals.count_finished(status, stats)
-        confidences = table.confidences(row)[:end].copy() if arrived.request.logprobs else None
-        top_tokens, choices = table.entry(row).top_tokens, table.entry(row).choices
-        written_by = frozenset(table.entry(row).written_by)
+        confidences = table.confidences(row)[:end].copy() if entry.arrived.request.logprobs else None
         self._commands.append(
             ev.FinishRequest(
-                arrived,
+                entry.arrived,
                 status,
                 output_ids,
                 stats,
@@ -394,9 +393,9 @@ class SchedulerCore:
                 error,
                 field,
                 confidences,
-                top_tokens,
-                choices,
-                written_by,
+                entry.top_tokens,
+                entry.choices,
+                frozenset(entry.written_by),
                 retry_after_s,
             )
         )
