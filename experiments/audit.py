@@ -5,21 +5,23 @@ Exit status: 1 if there is a vulnerability, 3 if not all packages were checked.
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 COMMAND = ("pip-audit", "--vulnerability-service", "osv", "--no-deps", "--disable-pip", "--format", "json")
 LOCK = "requirements.lock"  # contains the packages of the images too
 
 
-def main() -> int:
-    """Run pip-audit in an environment of its own, by the program `uvx` that the first argument names."""
-    command = [sys.argv[1], *COMMAND, "--requirement", LOCK]
+def main(uvx: Annotated[Path, typer.Argument(help="The program `uvx`, which runs pip-audit.")]) -> None:
+    """Run pip-audit in an environment of its own."""
+    command = [str(uvx), *COMMAND, "--requirement", LOCK]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines, status = read_audit(done.stdout, done.stderr)
-    print("\n".join(lines))
-    return status
+    typer.echo("\n".join(lines))
+    raise typer.Exit(status)
 
 
 def read_audit(output: str, errors: str) -> tuple[Sequence[str], int]:
@@ -40,4 +42,4 @@ def read_audit(output: str, errors: str) -> tuple[Sequence[str], int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

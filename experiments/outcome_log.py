@@ -15,9 +15,7 @@ async def main() -> None:
     bus = await Bus.connect(os.environ["DILASERVE_NATS_URL"], os.environ["DILASERVE_CELL"], name="experiment")
 
     async def receive(msg: Msg) -> None:
-        outcome = decode(msg.data, Outcome)
-        line = {"id": outcome.request_id, "status": outcome.status, "text": outcome.text, "marked": outcome.unverified}
-        print(msgspec.json.encode(line).decode(), flush=True)
+        print(msgspec.json.encode(decode(msg.data, Outcome)).decode(), flush=True)
 
     await bus.nc.subscribe(bus.subjects.outcomes("*"), cb=receive)
     await asyncio.Event().wait()

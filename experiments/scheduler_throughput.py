@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
+import typer
 
 from experiments.report import RESULTS, Report, target_list
 from services.scheduler.core import CoreSettings, SchedulerCore
@@ -198,4 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -13,9 +13,10 @@ import httpx
 import msgspec
 
 from experiments.container_cluster import BASES, COMPOSE, build_images, compose_environ, run_command
-from experiments.fault_load import BusMonitor
-from experiments.fault_table.load import NextGateway
+from experiments.faults.accounts import Received
+from experiments.faults.load import NextGateway
 from experiments.swarm_nodes import SwarmNode, load_images
+from shared.messages.requests import Outcome
 
 STACK = "dilaserve"
 CELL_NAME = "swarm"
@@ -86,9 +87,9 @@ class SwarmCluster:
         return sorted(ready)
 
     @contextmanager
-    def outcomes(self, on: SwarmNode) -> Iterator[BusMonitor]:
-        """Log the outcomes with a service on a node during the body; the monitor has them when the body has ended."""
-        monitor, source = BusMonitor(), Path(__file__).with_name("outcome_log.py").read_text("utf-8")
+    def outcomes(self, on: SwarmNode) -> Iterator[Received]:
+        """Log the outcomes with a service on a node during the body, which has them when it has ended."""
+        received, source = Received(list), Path(__file__).with_name("outcome_log.py").read_text("utf-8")
         password, manager = self.environ["NATS_GATEWAY_PASSWORD"], self.nodes[0]
         url = ",".join(f"nats://gateway:{password}@{server}:4222" for server in ("nats", "nats-2", "nats-3"))
         place = ["--network", f"{STACK}_cell", "--endpoint-mode", "dnsrr"]
@@ -98,20 +99,14 @@ class SwarmCluster:
         command = [image, "python", "-c", source]
         manager.docker("service", "create", "--quiet", "--name", OUTCOMES, *place, *environ, *options, *command)
         try:
-            yield monitor
+            yield received
             for container in on.docker("ps", "--all", "--quiet", "--filter", f"name={OUTCOMES}").split():
                 for line in on.docker("logs", container).splitlines():
                     if line.startswith("{"):
-                        _add(monitor, msgspec.json.decode(line))
+                        outcome = msgspec.json.decode(line, type=Outcome)
+                        received[outcome.request_id].append(outcome)
         finally:
             manager.docker("service", "rm", OUTCOMES)
-
-
-def _add(monitor: BusMonitor, line: Mapping[str, Any]) -> None:
-    monitor.outcomes[line["id"]] += 1
-    monitor.ends.setdefault(line["id"], set()).add((line["status"], line["text"]))
-    if line["marked"]:
-        monitor.unverified.add(line["id"])
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """docs/reliability.md has the stored table of faults."""
 
-from experiments.fault_table.rows import FAULTS
-from experiments.fault_table.table import PAGE, read_rows, table
+from experiments.faults.rows import FAULTS
+from experiments.faults.table import PAGE, read_rows, table
 
 MIN_REQUESTS = 120
 

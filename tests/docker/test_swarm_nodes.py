@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from experiments.docker_engine import CannotRun
-from experiments.fault_table.load import figures, send, send_all
+from experiments.faults.accounts import figures
+from experiments.faults.load import open_loop, send
 from experiments.live_cluster import held_out_requests
 from experiments.swarm_cluster import SwarmCluster, three_node_cluster
 from experiments.swarm_nodes import swarm_nodes
@@ -42,13 +43,13 @@ async def test_no_request_is_lost_or_fails_when_a_workers_node_loses_its_power(c
     first, second, victim = cluster.nodes
     async with cluster.client(victim) as http:
         alone = {prompt: (await send(http, prompt)).text or "" for prompt in PROMPTS}
-        with cluster.outcomes(on=first) as monitor:
-            load = asyncio.ensure_future(send_all(http, PROMPTS, REQUESTS, RATE))
-            await send_all(http, PROMPTS, BEFORE, RATE)
+        with cluster.outcomes(on=first) as received:
+            load = asyncio.ensure_future(open_loop(http, PROMPTS, REQUESTS, RATE))
+            await open_loop(http, PROMPTS, BEFORE, RATE)
             killed_s = asyncio.get_running_loop().time()
             victim.kill()
             answers = await load
-        row = figures(answers, alone, monitor, killed_s, killed_s)
+        row = figures(answers, alone, received, killed_s, killed_s)
         assert (row.failed, row.lost, row.duplicated, row.wrong) == (0, 0, 0, 0), row
 
     async def is_decided() -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.up_options import DEMO_MODEL
-from experiments.bus_failover import leaders
+from experiments.faults.bus_servers import leaders
 from experiments.live_cluster import SUBJECTS
 from shared.bus.users import BusUser
 from tests.support.demo_questions import answer

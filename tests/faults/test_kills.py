@@ -2,21 +2,23 @@
 
 import asyncio
 from collections.abc import Iterator
-from functools import partial
 
 import httpx
-import psutil
 import pytest
+from nats.aio.msg import Msg
 
-from dilaserve.load.workload import read_requests
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.up_options import DEMO_MODEL
-from experiments import fault_load
-from experiments.fault_load import bus_monitor, closed_loop, kill_service, recovered
+from experiments.faults.accounts import received_outcomes
+from experiments.faults.load import closed_loop
+from experiments.live_cluster import SUBJECTS, held_out_requests, subscribed
+from shared.bus.client import last_token
+from shared.bus.codec import decode
 from shared.bus.users import BusUser
+from shared.messages.stats import SchedulerStats
 from tests.support.demo_questions import answer
 from tests.support.stack import Stack, new_data_dir, running_stack
-from tests.support.waiting import until
+from tests.support.waiting import reached, until
 
 REQUESTS = 40
 CLIENTS, PROMPTS = 4, 10
@@ -57,17 +59,47 @@ async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_services_lose_and_repeat_nothing_and_checkpoints_are_resumed(stack: Stack) -> None:
-    prompts = [row.prompt for row in read_requests(DEMO_MODEL / "heldout.jsonl")[:PROMPTS]]
-    parent = psutil.Process(stack.process.pid)
+    prompts = [row.prompt for row in held_out_requests()[:PROMPTS]]
+    nats_url = read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR]
+    checkpoints, stats = set[str](), list[SchedulerStats]()
+
+    def on_stats(msg: Msg) -> None:
+        stats.append(decode(msg.data, SchedulerStats))
+
+    handlers = {
+        SUBJECTS.checkpoints("*"): lambda msg: checkpoints.add(last_token(msg.subject)),
+        SUBJECTS.stats("scheduler"): on_stats,
+    }
     async with (
-        bus_monitor(read_addresses(stack.data_dir).nats_urls[BusUser.OPERATOR]) as monitor,
-        closed_loop(stack.url, prompts, CLIENTS) as replies,
+        received_outcomes(nats_url) as received,
+        subscribed(nats_url, handlers),
+        httpx.AsyncClient(base_url=stack.url, timeout=LIMIT_S) as http,
+        closed_loop(http, prompts, CLIENTS) as answers,
     ):
         for victim in ("predictor", "worker", "scheduler"):
-            kill = await kill_service(victim, parent, monitor)
-            await fault_load.until(partial(recovered, kill, monitor, replies), LIMIT_S)
-    assert all(reply.request_id for reply in replies)
-    texts = {(reply.prompt, reply.text) for reply in replies}
-    assert len(texts) == PROMPTS
-    assert {monitor.outcomes[reply.request_id] for reply in replies} == {1}
-    assert sum(monitor.kept_steps.values()) > 0
+            # at least two requests are between blocks
+            await reached(lambda: bool(stats) and len(checkpoints - received.keys()) > 1, LIMIT_S)
+            served, before = len(answers), len(stats)
+            stack.program(f"services.{victim}").kill()
+            await reached(lambda: len(answers) > served + CLIENTS + 10 and works(victim, stats, before), LIMIT_S)  # noqa: B023
+    assert [answer.errors for answer in answers] == [[]] * len(answers)
+    assert len({(answer.prompt, answer.text) for answer in answers}) == PROMPTS
+    outcomes = [received[answer.request_id] for answer in answers]
+    assert {len(of_request) for of_request in outcomes} == {1}
+    assert any(outcome.decisions and outcome.decisions.first_step for [outcome] in outcomes)
+
+
+def works(service: str, stats: list[SchedulerStats], before: int) -> bool:
+    """Whether a service works again that was killed after the first `before` of the scheduler's stats."""
+    last, since = stats[before - 1], stats[before:]
+    if not since:
+        return False
+    match service:
+        case "scheduler":
+            return since[-1].epoch > last.epoch
+        case "predictor":
+            failing = [each for each in since if each.predictor_fallbacks > last.predictor_fallbacks]
+            return bool(failing) and failing[-1].predictions > failing[0].predictions
+        case _:
+            old, new = ({each.instance_id for each in of.instances} for of in (last, since[-1]))
+            return len(new) == len(old) and new != old

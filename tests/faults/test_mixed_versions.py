@@ -13,8 +13,8 @@ import pytest
 
 from dilaserve.stack.ports import free_port
 from dilaserve.stack.up_options import DEMO_MODEL
-from experiments.fault_load import bus_monitor
-from experiments.fault_table.load import Answer, NextGateway, send
+from experiments.faults.accounts import is_duplicated, received_outcomes
+from experiments.faults.load import Answer, NextGateway, closed_loop, send
 from experiments.live_cluster import CELL, held_out_requests
 from tests.support.nats import NatsServer
 from tests.support.services import ROOT, service, stop
@@ -80,24 +80,11 @@ class Cell:
         async with httpx.AsyncClient(base_url="http://gateway", transport=gateways, timeout=WITHIN_S) as http:
             alone = [await send(http, prompt) for prompt in PROMPTS]
             assert None not in {each.text for each in alone}
-            answers: list[Answer] = []
-            ended = asyncio.Event()
-
-            async def one_client(number: int) -> None:
-                while not ended.is_set():
-                    number += CLIENTS
-                    answers.append(await send(http, PROMPTS[number % len(PROMPTS)]))
-
-            async with bus_monitor(self.nats_url) as monitor:
-                clients = [asyncio.ensure_future(one_client(number)) for number in range(CLIENTS)]
-                try:
-                    yield answers
-                finally:
-                    ended.set()
-                    await asyncio.gather(*clients)
+            async with received_outcomes(self.nats_url) as received, closed_loop(http, PROMPTS, CLIENTS) as answers:
+                yield answers
         assert [answer.errors for answer in answers if answer.text is None] == []
         assert {(each.prompt, each.text) for each in answers} <= {(each.prompt, each.text) for each in alone}
-        assert [ends for ends in monitor.ends.values() if len(ends) > 1] == []
+        assert not any(map(is_duplicated, received.values()))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.up_options import DEMO_MODEL
-from experiments.fault_load import leading_process
+from experiments.faults.target import leading_process
 from shared.bus.users import BusUser
 from tests.support.demo_questions import answer
 from tests.support.stack import Stack, new_data_dir, running_stack

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from dilaserve.stack.nats import cluster_sections
 from dilaserve.stack.ports import free_port
-from experiments.bus_failover import BusServers, bus_servers, leaders
+from experiments.faults.bus_servers import BusServers, bus_servers, leaders
 from experiments.live_cluster import CELL
 from services.scheduler.io.step_streams import StepStreamWatch
 from shared.bus.client import Bus

@@ -1,8 +1,10 @@
-"""The rows of the table, in its order."""
+"""The table of faults, in its order: what is broken, how, and in which cluster."""
 
-from experiments.fault_table.faults import (
+from dataclasses import dataclass
+
+from experiments.faults.actions import (
     AFTER_CANARY_S,
-    Fault,
+    Apply,
     break_busiest,
     break_connections,
     broken,
@@ -11,10 +13,13 @@ from experiments.fault_table.faults import (
     delete_requests,
     fill_disk,
     fill_stream,
+    flip_bytes,
     half_open,
     kill,
     kill_leader,
     kill_leader_again_and_again,
+    lose_bus_leader,
+    lose_nats,
     overload,
     poison,
     restart_all,
@@ -22,16 +27,54 @@ from experiments.fault_table.faults import (
     stop,
     stop_leader,
     terminate,
+    truncate,
 )
-from experiments.fault_table.target import ClusterNeeds, flip_bytes, truncate
+from experiments.faults.swarm import (
+    NodeApply,
+    Place,
+    bus_leaders_node,
+    cut_off,
+    drain,
+    last_node,
+    lose_power,
+    manager,
+    schedulers_node,
+    upgrade,
+)
+from experiments.faults.target import ClusterNeeds
 
 REQUESTS, OUTCOMES, CLAIMS = (f"{stream}-*/msgs/*.blk" for stream in ("REQUESTS", "OUTCOMES", "KV_claims"))
 DESCRIPTION = "ARRIVALS-*/meta.inf"
-STANDBY = ClusterNeeds(options=("--standby",))
+USUAL, STANDBY = ClusterNeeds(), ClusterNeeds(options=("--standby",))
 OWN_BUS, OWN_MODEL = ClusterNeeds(own_bus=True), ClusterNeeds(own_model=True)
+THREE_SERVERS = ClusterNeeds(bus_servers=3, environ={"DILASERVE_STREAM_REPLICAS": "3"})
 WEIGHTS, TREES = "model.safetensors", "predictor/model.txt"
 
-FAULTS = [
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row whose cluster is on this machine."""
+
+    name: str
+    apply: Apply
+    needs: ClusterNeeds = USUAL
+
+    @property
+    def is_of_services(self) -> bool:
+        """Whether it kills or stops services of a usual cluster, so that a long run may repeat it."""
+        return self.needs == USUAL and self.name.startswith(("kill", "stop"))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFault:
+    """A row on a Swarm of three nodes."""
+
+    name: str
+    apply: NodeApply
+    place: Place  # the node that it breaks, whose gateway the clients use first
+
+
+FAULTS: list[Fault | NodeFault] = [
     Fault("kill gateway", kill("gateway")),
     Fault("kill scheduler", kill_leader),
     Fault("kill scheduler, with a standby", kill_leader, STANDBY),
@@ -57,6 +100,8 @@ FAULTS = [
     Fault("stop reconfigurator 10 s", stop("reconfigurator")),
     Fault("stop NATS 10 s", stop("nats-server")),
     Fault("stop Postgres 10 s", stop("postgres")),
+    Fault("NATS down 20 s", lose_nats, OWN_BUS),
+    Fault("the leader of three NATS servers down 20 s", lose_bus_leader, THREE_SERVERS),
     Fault("reset all NATS connections, 0.8 s undelivered", break_connections(0.8), OWN_BUS),
     Fault("reset all NATS connections, 3 s undelivered", break_connections(3.0), OWN_BUS),
     Fault("reset the scheduler's connection, 0.8 s undelivered", break_connections(0.8, "scheduler"), OWN_BUS),
@@ -88,4 +133,10 @@ FAULTS = [
     Fault("500 more requests in 5 s", overload(120_000)),
     Fault("500 more requests in 5 s, policy fixed", overload(120_000), ClusterNeeds(options=("--policy", "fixed"))),
     Fault("500 more requests in 5 s with an SLO of 2 s, --shed", overload(2_000), ClusterNeeds(options=("--shed",))),
+    NodeFault("Swarm: a worker's node loses its power", lose_power, last_node),
+    NodeFault("Swarm: a worker's node is cut off, and joins again", cut_off, last_node),
+    NodeFault("Swarm: a worker's node is drained", drain, last_node),
+    NodeFault("Swarm: the node of the leading scheduler loses its power", lose_power, schedulers_node),
+    NodeFault("Swarm: the node of the bus's leader loses its power", lose_power, bus_leaders_node),
+    NodeFault("Swarm: upgrade, service by service", upgrade, manager),
 ]

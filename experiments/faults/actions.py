@@ -1,25 +1,25 @@
-"""The faults: each is a short function that breaks the cluster, and repairs what does not repair itself."""
+"""The faults of a cluster on this machine: each is a short function, which repairs what does not repair itself."""
 
 import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import psutil
 from nats.js.errors import KeyNotFoundError
 
 from dilaserve.stack.up_options import DEMO_MODEL
-from experiments.fault_load import processes_of
-from experiments.fault_table.broken_service.sitecustomize import POISON_SEED
-from experiments.fault_table.load import ANSWER_S, open_loop
-from experiments.fault_table.target import ClusterNeeds, FaultTarget
-from experiments.live_cluster import chat_body, connected
+from experiments.faults.broken_service.sitecustomize import POISON_SEED
+from experiments.faults.bus_servers import leaders
+from experiments.faults.load import open_loop
+from experiments.faults.target import ClusterNeeds, LocalTarget, processes_of
+from experiments.live_cluster import SUBJECTS, chat_body, connected, held_out_requests
 
+PROMPTS = [row.prompt for row in held_out_requests()[:20]]
 STOP_S = 10.0
+DOWN_S = 20.0  # for which a lost machine is down
 KILLS = 5
 BURST = 500  # requests of an overload: about three times what two instances serve
 BURST_S = 5.0  # seconds in which they are sent
@@ -28,17 +28,8 @@ BROKEN_SERVICE = Path(__file__).parent / "broken_service"
 PAGE_BYTES = 1 << 16
 INVALID = (b"", b"\xc1", b"{", b"{}", b'{"request_id": 3}', b'{"request_id": "none", "epoch": -1}', b"[" * 100_000)
 
-Apply = Callable[[FaultTarget], Awaitable[None]]
-USUAL = ClusterNeeds()
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One row of the table."""
-
-    name: str
-    apply: Apply  # ends when the fault ends
-    needs: ClusterNeeds = USUAL
+Apply = Callable[[LocalTarget], Awaitable[None]]
+"""Ends when the fault ends."""
 
 
 def busiest_first(name: str) -> list[psutil.Process]:
@@ -49,7 +40,7 @@ def busiest_first(name: str) -> list[psutil.Process]:
 def kill(*names: str, every: bool = False) -> Apply:
     """SIGKILL the busiest process, or `every` process, of each name."""
 
-    async def apply(_target: FaultTarget) -> None:
+    async def apply(_target: LocalTarget) -> None:
         for name in names:
             for process in busiest_first(name)[: None if every else 1]:
                 process.kill()
@@ -60,7 +51,7 @@ def kill(*names: str, every: bool = False) -> Apply:
 def stop(name: str, *, every: bool = False) -> Apply:
     """SIGSTOP for STOP_S."""
 
-    async def apply(_target: FaultTarget) -> None:
+    async def apply(_target: LocalTarget) -> None:
         processes = busiest_first(name)[: None if every else 1]
         for process in processes:
             process.suspend()
@@ -71,12 +62,12 @@ def stop(name: str, *, every: bool = False) -> Apply:
     return apply
 
 
-async def kill_leader(target: FaultTarget) -> None:
+async def kill_leader(target: LocalTarget) -> None:
     """SIGKILL the scheduler that leads."""
     (await target.leader()).kill()
 
 
-async def stop_leader(target: FaultTarget) -> None:
+async def stop_leader(target: LocalTarget) -> None:
     """SIGSTOP the scheduler that leads for STOP_S."""
     leader = await target.leader()
     leader.suspend()
@@ -87,7 +78,7 @@ async def stop_leader(target: FaultTarget) -> None:
 def terminate(name: str) -> Apply:
     """SIGTERM the busiest process of a name, which then shuts down."""
 
-    async def apply(_target: FaultTarget) -> None:
+    async def apply(_target: LocalTarget) -> None:
         busiest_first(name)[0].terminate()
 
     return apply
@@ -96,7 +87,7 @@ def terminate(name: str) -> Apply:
 def break_busiest(name: str, wait_s: float = 0.0) -> Apply:
     """Break the busiest process of a service from now on, as DILASERVE_BROKEN asks."""
 
-    async def apply(_target: FaultTarget) -> None:
+    async def apply(_target: LocalTarget) -> None:
         await asyncio.sleep(wait_s)
         busiest_first(name)[0].send_signal(signal.SIGUSR1)
 
@@ -106,8 +97,8 @@ def break_busiest(name: str, wait_s: float = 0.0) -> Apply:
 def poison(count: int) -> Apply:
     """Send `count` requests that make the instances that run them fail, and wait for all replies."""
 
-    async def apply(target: FaultTarget) -> None:
-        async with httpx.AsyncClient(base_url=target.url, timeout=ANSWER_S, trust_env=False) as http:
+    async def apply(target: LocalTarget) -> None:
+        async with target.client() as http:
 
             async def send() -> None:
                 body = chat_body("2+2?", max_tokens=16, seed=POISON_SEED)
@@ -122,7 +113,7 @@ def poison(count: int) -> Apply:
 def break_connections(silent_s: float, service: str = "") -> Apply:
     """Drop what NATS sends for `silent_s`, then reset the connections: all, or those of one service."""
 
-    async def apply(target: FaultTarget) -> None:
+    async def apply(target: LocalTarget) -> None:
         ports = target.ports_of(service) if service else None
         target.proxy.silence(ports)
         await asyncio.sleep(silent_s)
@@ -131,12 +122,12 @@ def break_connections(silent_s: float, service: str = "") -> Apply:
     return apply
 
 
-async def half_open(target: FaultTarget) -> None:
+async def half_open(target: LocalTarget) -> None:
     """Drop what NATS sends on the scheduler's connection, which stays open."""
     target.proxy.silence(target.ports_of("scheduler"))
 
 
-async def fill_disk(target: FaultTarget) -> None:
+async def fill_disk(target: LocalTarget) -> None:
     """Fill NATS's disk for STOP_S; then free it and start NATS again, as an operator must."""
     filler = target.directory / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -150,7 +141,7 @@ async def fill_disk(target: FaultTarget) -> None:
 def damage_file(pattern: str, damage: Callable[[Path], None]) -> Apply:
     """Damage the newest file of a stream, while NATS restarts."""
 
-    async def apply(target: FaultTarget) -> None:
+    async def apply(target: LocalTarget) -> None:
         def damage_newest() -> None:
             files = target.directory.glob(f"store/**/streams/{pattern}")
             damage(max(files, key=lambda path: path.stat().st_mtime))
@@ -163,14 +154,27 @@ def damage_file(pattern: str, damage: Callable[[Path], None]) -> Apply:
 def damage_model(name: str, damage: Callable[[Path], None], service: str) -> Apply:
     """Damage a file of the model, and kill the busiest process of a service, which reads it again."""
 
-    async def apply(target: FaultTarget) -> None:
+    async def apply(target: LocalTarget) -> None:
         damage(target.directory / DEMO_MODEL.name / name)
         busiest_first(service)[0].kill()
 
     return apply
 
 
-async def delete_requests(target: FaultTarget) -> None:
+def flip_bytes(path: Path, from_end: int = 1000, count: int = 8) -> None:
+    """Invert bytes `from_end` bytes before the end of a file: among the messages that were stored last."""
+    data = bytearray(path.read_bytes())
+    start = max(0, len(data) - from_end)
+    data[start : start + count] = bytes(byte ^ 0xFF for byte in data[start : start + count])
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    """Drop the second half of a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+async def delete_requests(target: LocalTarget) -> None:
     """Delete the stream of requests."""
     async with connected(target.nats_url) as bus:
         await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
@@ -179,7 +183,7 @@ async def delete_requests(target: FaultTarget) -> None:
 def fill_stream(kind: str) -> Apply:
     """Make a stream refuse new messages for STOP_S."""
 
-    async def apply(target: FaultTarget) -> None:
+    async def apply(target: LocalTarget) -> None:
         async with connected(target.nats_url) as bus:
             config = (await bus.js.stream_info(bus.subjects.stream(kind))).config
             await bus.js.update_stream(config.evolve(max_msgs=1, max_bytes=1))
@@ -189,7 +193,7 @@ def fill_stream(kind: str) -> Apply:
     return apply
 
 
-async def send_invalid_messages(target: FaultTarget) -> None:
+async def send_invalid_messages(target: LocalTarget) -> None:
     """Publish messages that cannot be read, or have impossible values, on every subject that a service receives."""
     async with connected(target.nats_url) as bus:
         subjects = bus.subjects
@@ -206,7 +210,7 @@ async def send_invalid_messages(target: FaultTarget) -> None:
         await bus.nc.flush()
 
 
-async def kill_leader_again_and_again(target: FaultTarget) -> None:
+async def kill_leader_again_and_again(target: LocalTarget) -> None:
     """SIGKILL the leading scheduler KILLS times, each time as soon as one leads."""
     kills = 0
     while kills < KILLS:
@@ -216,16 +220,31 @@ async def kill_leader_again_and_again(target: FaultTarget) -> None:
         await asyncio.sleep(0.1)
 
 
+async def lose_nats(target: LocalTarget) -> None:
+    """SIGKILL NATS, and start it after DOWN_S."""
+    await target.restart_nats(after_s=DOWN_S)
+
+
+async def lose_bus_leader(target: LocalTarget) -> None:
+    """SIGKILL the server that leads the stream of requests, and start it after DOWN_S."""
+    assert target.servers is not None, "the row has servers of its own"
+    leader = (await leaders(target.nats_url))[SUBJECTS.stream("REQUESTS")]
+    target.servers.kill(leader)
+    await asyncio.sleep(DOWN_S)
+    target.servers.start(leader)
+
+
 def overload(slo_ms: int) -> Apply:
     """Send BURST more requests in BURST_S, each with this SLO."""
 
-    async def apply(target: FaultTarget) -> None:
-        target.burst += await open_loop(target.url, target.prompts, BURST, BURST / BURST_S, slo_ms)
+    async def apply(target: LocalTarget) -> None:
+        async with target.client() as http:
+            target.burst.extend(await open_loop(http, PROMPTS, BURST, BURST / BURST_S, slo_ms=slo_ms))
 
     return apply
 
 
-async def restart_all(target: FaultTarget) -> None:
+async def restart_all(target: LocalTarget) -> None:
     """SIGKILL every process, then start all on the same data."""
     await target.restart_all()
 

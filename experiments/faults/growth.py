@@ -1,7 +1,6 @@
-"""Kills or stops a random service every minute, and samples the memory and the open descriptors of all."""
+"""The memory and the open descriptors of the services, early and late in a run."""
 
 import asyncio
-import random
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -10,11 +9,9 @@ from statistics import median
 
 import psutil
 
-from experiments.fault_load import processes_of
+from experiments.faults.target import processes_of
 
 SERVICES = ("gateway", "scheduler", "worker", "predictor", "reconfigurator", "nats-server", "postgres")
-FAULT_EVERY_S = 60.0
-STOP_S = 5.0
 SAMPLE_EVERY_S = 5.0
 MIN_AGE_S = 30.0  # of a process that is sampled: a start needs more memory for a while
 MB = 1 << 20
@@ -46,27 +43,6 @@ class Growth:
         (early_mb, late_mb), (early, late) = self.rss_mb, self.descriptors
         has_leak = late_mb > max(early_mb * MAX_GROWTH, early_mb + MAX_GROWTH_MB)
         return not has_leak and late <= early + MAX_MORE_DESCRIPTORS
-
-
-async def break_services(rng: random.Random, faults: list[str]) -> None:
-    """SIGKILL, or SIGSTOP for STOP_S, a random service each FAULT_EVERY_S, until cancelled; note it in `faults`."""
-    while True:
-        await asyncio.sleep(FAULT_EVERY_S / 2)
-        service = rng.choice(SERVICES)
-        process = rng.choice(processes_of(service))
-        if rng.random() < 0.5:
-            faults.append(f"kill {service}")
-            process.kill()
-            await asyncio.sleep(FAULT_EVERY_S / 2)
-        else:
-            faults.append(f"stop {service}")
-            process.suspend()
-            try:
-                await asyncio.sleep(STOP_S)
-            finally:
-                with suppress(psutil.NoSuchProcess):
-                    process.resume()
-            await asyncio.sleep(FAULT_EVERY_S / 2 - STOP_S)
 
 
 async def sample(samples: list[Sample]) -> None:

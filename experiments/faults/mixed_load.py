@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from experiments.fault_table.load import send
+from experiments.faults.load import send
 from experiments.live_cluster import chat_body
 from shared.bus.client import Bus
 from shared.messages.requests import Request
@@ -22,7 +22,7 @@ BATCH_EVERY = 100  # requests
 
 
 @dataclass(slots=True)
-class SoakClients:
+class MixedLoad:
     """The clients of a run, and their replies."""
 
     http: httpx.AsyncClient
@@ -100,7 +100,7 @@ class SoakClients:
         body = {"model": "demo", "prompt": prompt, "max_tokens": OUTPUT_TOKENS}
         line = {"method": "POST", "url": "/v1/completions", "body": body}
         content = "\n".join(json.dumps({"custom_id": str(number)} | line) for number in range(BATCH_LINES))
-        files = {"file": ("soak.jsonl", content.encode())}
+        files = {"file": ("lines.jsonl", content.encode())}
         uploaded = await self.http.post("/v1/files", data={"purpose": "batch"}, files=files)
         if not uploaded.is_success:
             return str(uploaded.status_code)
