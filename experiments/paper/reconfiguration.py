@@ -14,6 +14,7 @@ from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.planning.workload_stats import PlanningSettings, RequestSample, class_loads, workload
 from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.messages.cell import DEFAULT_THRESHOLDS
 from shared.profile import read_profile
 from simulator.lengths import DATA, sharegpt_lengths
 from simulator.steps_table import read_steps
@@ -25,7 +26,7 @@ WINDOWS = range(0, len(DAY), 2)  # every other one, because planning is slow
 QUICK_WINDOWS = 2
 NODES = (4, 4, 4, 4)
 DEFAULTS = ReconfiguratorSettings()
-PLANNING = PlanningSettings(DEFAULTS.thresholds, DEFAULTS.tp_degrees, DEFAULTS.batch_sizes, DEFAULTS.rps_buffer)
+PLANNING = PlanningSettings(DEFAULT_THRESHOLDS, DEFAULTS.tp_degrees, DEFAULTS.batch_sizes, DEFAULTS.rps_buffer)
 
 
 def measure(quick: bool) -> list[Row]:
