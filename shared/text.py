@@ -1,4 +1,4 @@
-"""What a request may ask of the served model, and where its text ends."""
+"""Checks of a request against the served model, and the end of its text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
