@@ -1,7 +1,9 @@
 """The gateway's connection to the bus, which may be unavailable at the start and at any time after."""
 
+from services.gateway.storage_probe import PROBE_S, limited_streams
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
+from shared.bus.watch import BusWatch
 from shared.errors import RetryLater
 from shared.service import connect_to_bus
 from shared.settings import ServiceSettings
@@ -12,14 +14,14 @@ class BusConnection:
 
     def __init__(self) -> None:
         self._bus: Bus | None = None
-        self._clock: BusClock | None = None
+        self._watch: BusWatch | None = None
 
     async def connect(self, settings: ServiceSettings) -> Bus:
         """Wait without a limit for the bus; it reconnects by itself after a loss."""
         bus = await connect_to_bus("gateway", settings)
-        self._clock = BusClock(bus)
+        self._watch = BusWatch(bus, limited_streams(bus.subjects), PROBE_S)
         try:
-            await self._clock.measure()
+            await self._watch.look()  # sets the clock
         finally:
             self._bus = bus  # also if this is cancelled, so that `close` ends the connection
         return bus
@@ -43,9 +45,14 @@ class BusConnection:
     @property
     def clock(self) -> BusClock:
         """The clock of all gateways. Raises: RetryLater before the first connection."""
-        if self._clock is None:
+        return self.watch.clock
+
+    @property
+    def watch(self) -> BusWatch:
+        """Looks at the streams that can be full. Raises: RetryLater before the first connection."""
+        if self._watch is None:
             raise RetryLater("the bus is not connected")
-        return self._clock
+        return self._watch
 
     async def close(self) -> None:
         """Send pending messages if the bus is available, then disconnect."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from services.gateway.bus_connection import BusConnection
@@ -68,7 +69,8 @@ class CellContext:
         bus = await self.connection.connect(self.settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
-        background = [self.connection.clock.run(), self.readiness.probe.run(bus), self._agree(bus)]
+        self.connection.watch.follow(partial(self.readiness.probe.probe, bus))
+        background = [self.connection.watch.run(), self._agree(bus)]
         background.append(report_health(bus, "gateway"))
         await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])
 

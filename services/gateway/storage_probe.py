@@ -1,18 +1,17 @@
-"""Looks at the bus's storage regularly: whether it stores a message, how full its streams are, the free disk space."""
+"""Probes the bus's storage: whether it stores a message, how full its streams are, the free disk space."""
 
 import asyncio
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 
 from services.gateway.ready_reasons import Storage, StreamUse
 from shared.bus.client import Bus
-from shared.bus.errors import BUS_ERRORS, bus_errors
+from shared.bus.errors import bus_errors
+from shared.bus.subjects import Subjects
+from shared.bus.watch import Look, StreamState
 from shared.errors import RetryLater
-from shared.tasks import pause
 
-PROBE_S = 2.0  # interval
-LIMIT_S = 2.0  # time limit of one look
+PROBE_S = 2.0  # interval, and time limit, of probes
 
 
 class StorageProbe:
@@ -23,26 +22,19 @@ class StorageProbe:
         self._store_dir = store_dir
         self._on_probe = on_probe
 
-    async def run(self, bus: Bus) -> None:
-        """Look until cancelled."""
-        while True:
-            self.last = await self._look(bus)
-            self._on_probe(self.last)
-            await pause(PROBE_S)
-
-    async def _look(self, bus: Bus) -> Storage:
-        uses = self.last.uses
+    async def probe(self, bus: Bus, look: Look) -> None:
+        """Store a message. A stream that did not answer the look keeps its last use."""
         try:
             with bus_errors("store a probe"):
-                async with asyncio.timeout(LIMIT_S):
-                    await bus.js.publish(bus.subjects.probes, timeout=LIMIT_S)
+                async with asyncio.timeout(PROBE_S):
+                    await bus.js.publish(bus.subjects.probes, timeout=PROBE_S)
             problem = None
         except RetryLater as error:
             problem = str(error)
-        with suppress(*BUS_ERRORS):  # the probe reports them
-            async with asyncio.timeout(LIMIT_S):
-                uses = await _read_uses(bus)
-        return Storage(problem=problem, uses=uses, free_bytes=self._free_bytes())
+        kinds = limited_streams(bus.subjects)
+        uses = {kinds[name]: _use(state) for name, state in look.streams.items() if name in kinds}
+        self.last = Storage(problem=problem, uses={**self.last.uses, **uses}, free_bytes=self._free_bytes())
+        self._on_probe(self.last)
 
     def _free_bytes(self) -> int | None:
         if not self._store_dir:
@@ -53,19 +45,15 @@ class StorageProbe:
             return None
 
 
-async def _read_uses(bus: Bus) -> dict[str, StreamUse]:
-    """The content of the streams and buckets that refuse messages when they are full. Raises: bus errors."""
-    subjects = bus.subjects
-    names = {kind: subjects.stream(kind) for kind in ("REQUESTS", "OUTCOMES", "BATCHES")}
-    buckets = {"claims": subjects.claims_bucket, "conversations": subjects.conversations_bucket}
-    names |= {kind: f"KV_{bucket}" for kind, bucket in buckets.items()} | {"files": f"OBJ_{subjects.files_store}"}
-    infos = await asyncio.gather(*(bus.js.stream_info(name) for name in names.values()))
-    return {
-        kind: StreamUse(
-            messages=info.state.messages,
-            bytes=info.state.bytes,
-            max_messages=info.config.max_msgs or 0,
-            max_bytes=info.config.max_bytes or 0,
-        )
-        for kind, info in zip(names, infos, strict=True)
-    }
+def limited_streams(subjects: Subjects) -> Mapping[str, str]:
+    """The streams and buckets that refuse messages when they are full: names of the streams, and their kinds."""
+    kinds = {subjects.stream(kind): kind for kind in ("REQUESTS", "OUTCOMES", "BATCHES")}
+    kinds |= {f"KV_{subjects.claims_bucket}": "claims", f"KV_{subjects.conversations_bucket}": "conversations"}
+    return {**kinds, f"OBJ_{subjects.files_store}": "files"}
+
+
+def _use(stream: StreamState) -> StreamUse:
+    content, limits = stream.state, stream.config
+    return StreamUse(
+        messages=content.messages, bytes=content.bytes, max_messages=limits.max_msgs, max_bytes=limits.max_bytes
+    )

@@ -24,6 +24,7 @@ from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
+from shared.bus.watch import BusWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
 from shared.messages.cell import DEFAULT_CACHE, DEFAULT_THRESHOLDS, CellConfig, is_exact
@@ -34,6 +35,8 @@ from shared.predictor_card import find_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_program, run_service, serve_on_bus
 from shared.tasks import pause, run_beside, run_until_stopped
+
+CLOCK_S = 10.0  # interval of looks at the bus's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +116,11 @@ async def plan(
     if stop.is_set():
         return
     config = read_reconfiguration(settings, cell)
-    instances, clock = InstanceWatch(), BusClock(bus)
+    instances, watch = InstanceWatch(), BusWatch(bus, [bus.subjects.stream("REQUESTS")], CLOCK_S)
+    clock = watch.clock
     await instances.start(bus)
     wanted = WantedGpus(clock, engine, instances, config.planner, config.profile, metrics, settings.wanted_threshold)
-    background = [clock.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
+    background = [watch.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
     if settings.launcher == "none":
         await run_beside(stop.wait(), background)
     else:

@@ -12,6 +12,7 @@ from services.scheduler.factory import build_core
 from services.scheduler.io.drain_watch import DrainWatch
 from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.instance_events import InstanceEvents
+from services.scheduler.io.kept_streams import KeptStreams
 from services.scheduler.io.lease import Lease
 from services.scheduler.io.lookups import Lookups
 from services.scheduler.io.outcome_store import OutcomeStore
@@ -20,17 +21,17 @@ from services.scheduler.io.reconciliation import reconcile
 from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_consumer import RequestConsumer
 from services.scheduler.io.request_preparer import RequestPreparer
-from services.scheduler.io.step_streams import StepStreamWatch
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.registry import find_policy
 from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
-from shared.bus.cell_config import keep_config, settle_config
+from shared.bus.cell_config import KeptConfig, settle_config
 from shared.bus.client import Bus
-from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
+from shared.bus.subjects import stream_names
+from shared.bus.watch import BusWatch
 from shared.cell_config import check_config
 from shared.errors import Superseded
 from shared.health import process_name
@@ -43,6 +44,8 @@ from shared.tasks import cancel, run_beside, run_until_stopped
 from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
+
+LOOK_S = 0.5  # interval of looks at the state of the bus
 
 
 def main() -> int:
@@ -89,9 +92,14 @@ async def serve(
     log.info("leading", epoch=lease.epoch, policy=config.policy)
     if not config.predictor and find_policy(config.policy).uses_estimates:
         log.warning("no step predictor: estimates follow from each request's own steps", fix="dilaserve tune")
-    clock = BusClock(bus)
-    await clock.measure()
-    queue, outcomes = EventQueue(), OutcomeStore(bus, clock, text)
+    queue, drain, kept_config = EventQueue(), DrainWatch(bus), KeptConfig(bus, config)
+    set_up = partial(bus.ensure_set_up, settings.max_stored_bytes, settings.stream_replicas)
+    streams = KeptStreams(bus, set_up, lambda: queue.put(StepsLost()))
+    described = [*streams.streams, drain.stream, kept_config.stream]
+    watch = BusWatch(bus, described, LOOK_S, expected=stream_names(bus.subjects))
+    await watch.look()  # sets the clock
+    clock = watch.clock
+    outcomes = OutcomeStore(bus, clock, text)
     core = build_core(settings, text, card, lease.epoch, asks_predictor=bool(config.predictor))
     predictor = PredictorClient(bus, core.settings.thresholds, queue)
     deferred = DeferredTasks()
@@ -106,28 +114,34 @@ async def serve(
     )
     slo_s, max_held = config.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(
-        bus, clock, preparer, queue, outcomes, deferred, core.totals, default_slo_s=slo_s, max_held=max_held
+        bus,
+        clock,
+        preparer,
+        queue,
+        outcomes,
+        deferred,
+        core.totals,
+        default_slo_s=slo_s,
+        max_held=max_held,
+        epoch=lease.epoch,
     )
     stats = StatsWindow(core, config.policy, clock.now_s(), lambda: requests.num_waiting, requests.oldest_late_s)
-    drain = DrainWatch(bus)
     service = SchedulerService(bus, clock, lease, core, queue, outcomes, predictor, drain, stats, metrics, deferred)
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
+    for follower in (streams.keep, kept_config.settle, drain.read_order, requests.deliveries.check):
+        watch.follow(follower)
     await requests.subscribe_cancels()
     await Lookups(bus, requests, core).subscribe()
     freeze_startup_objects()
     background = [
         lease.hold(),
-        keep_config(bus, config),
-        clock.run(),
-        drain.run(),
-        bus.keep_set_up(lambda: queue.put(StepsLost()), settings.max_stored_bytes, settings.stream_replicas),
-        StepStreamWatch(bus).run(lambda: queue.put(StepsLost())),
+        watch.run(),
         instances.watch.run(),
         service.receive_results(lease.epoch),
         service.publish_stats(),
-        requests.run(lease.epoch),
+        requests.run(),
         reconcile(bus, clock, lease.epoch, requests.knows),
         outcomes.wait_for_failure(),
         deferred.run(),

@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from shared.bus import subjects as declared
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
+from shared.bus.watch import Look
 from shared.cell_config import check_config
 from shared.messages.cell import CellConfig
 from shared.retry import retry
@@ -22,7 +23,6 @@ from shared.settings import ServiceSettings
 from shared.tasks import pause
 
 POLL_S = 0.1
-KEEP_S = 5.0  # interval of the leader's checks that the configuration is stored
 
 log = structlog.get_logger(__name__)
 
@@ -49,13 +49,23 @@ async def replace_config(bus: Bus, config: CellConfig) -> None:
     await bus.store(bus.subjects.config, config)
 
 
-async def keep_config(bus: Bus, config: CellConfig) -> None:
-    """Until cancelled, store the configuration again after a loss. Log once if it has been replaced."""
-    while True:
-        await pause(KEEP_S)
-        if await settle_config(bus, config) != config:
+class KeptConfig:
+    """Stores the configuration of the leader again after a loss, and logs if it has been replaced."""
+
+    def __init__(self, bus: Bus, config: CellConfig) -> None:
+        self._bus = bus
+        self._config = config
+        self.stream = bus.subjects.stream("CONFIG")
+        self._settled_at = -1  # the stream's last message when it was settled
+
+    async def settle(self, look: Look) -> None:
+        """Settle the configuration if its stream has changed."""
+        stream = look.streams.get(self.stream)
+        if stream is None or (stream.state.messages and stream.state.last_seq == self._settled_at):
+            return
+        if await settle_config(self._bus, self._config) != self._config:
             log.warning("the configuration of the cell was replaced; start its services again")
-            await asyncio.Event().wait()
+        self._settled_at = stream.state.last_seq
 
 
 async def read_config(bus: Bus) -> CellConfig | None:

@@ -13,13 +13,12 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, Header, RawStreamMsg
+from nats.js.api import ConsumerConfig, ConsumerInfo, Header, RawStreamMsg
 from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
 from opentelemetry.context import Context, get_current
 
-from shared.bus import subjects as declared
 from shared.bus.codec import decode, encode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.kept_consumer import KeptConsumer
@@ -44,7 +43,6 @@ STORE_S = 10.0  # limit of storing a message; longer than a cluster usually take
 STORE_RETRY_S = 0.5  # longest wait between two attempts to store a message
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
 TOUCH_S = 5.0  # interval of touches of the liveness file
-SET_UP_CHECK_S = 0.5  # interval of checks for lost streams
 
 
 class Bus:
@@ -164,17 +162,18 @@ class Bus:
         config: ConsumerConfig,
         handle: Callable[[Msg], Awaitable[None]],
         before_create: Callable[[], Awaitable[None]] | None = None,
+        on_create: Callable[[ConsumerInfo], None] = lambda _: None,
         *,
         is_exclusive: bool = False,
     ) -> None:
         """Pass each message of a stream to `handle` as it arrives, until cancelled. Creates the consumer at the start
-        and after a loss, each time after `before_create`. A consumer that only does not answer is asked again: a
-        cluster is about to choose the server that leads it.
+        and after a loss, each time between `before_create` and `on_create`. A consumer that only does not answer is
+        asked again: a cluster is about to choose the server that leads it.
 
         `is_exclusive`: no other process uses the consumer. After a reconnect it is created again: messages that the old
         connection lost are delivered again, and so are those that are not acknowledged yet.
         """
-        consumer = KeptConsumer(self.nc, self.js, stream, config, handle, before_create, is_exclusive)
+        consumer = KeptConsumer(self.nc, self.js, stream, config, handle, before_create, on_create, is_exclusive)
         while True:
             await consumer.create()
             consuming = consumer.consume_while_it_exists()
@@ -203,20 +202,9 @@ class Bus:
         """Repeat `set_up` while the server is unavailable or JetStream is not ready. Raises: BadInput as `set_up`."""
         await _retry("set up the cell's streams", partial(self.set_up, disk_bytes, replicas))
 
-    async def keep_set_up(self, on_loss: Callable[[], None], disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
-        """Until cancelled, repeat `set_up` after a stream or bucket of the cell was lost: deleted, or in the memory of
-        a server that restarted. Then call `on_loss` if step messages were lost with it."""
-        while True:
-            await pause(SET_UP_CHECK_S)
-            try:
-                missing = declared.stream_names(self.subjects) - await self._names("$JS.API.STREAM.NAMES")
-            except BUS_ERRORS:
-                continue  # the server is unavailable
-            if missing:
-                await self.ensure_set_up(disk_bytes, replicas)  # completes a partial set-up too
-                log.warning("streams set up again", lost=sorted(missing))
-                if not missing.isdisjoint(map(self.subjects.stream, ("STEPS", "STEP_RESULTS"))):
-                    on_loss()
+    async def stream_names(self) -> set[str]:
+        """The names of all streams of the account. Raises: bus errors."""
+        return await self._names("$JS.API.STREAM.NAMES")
 
     async def consumer_names(self, stream: str) -> set[str]:
         """The names of a stream's consumers. A list of their states would wait for each that does not answer.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig
+from nats.js.api import ConsumerConfig, ConsumerInfo
 from nats.js.errors import NotFoundError
 
 from shared.bus.errors import BUS_ERRORS, bus_errors
@@ -37,6 +37,7 @@ class KeptConsumer:
     _config: ConsumerConfig
     _handle: Callable[[Msg], Awaitable[None]]
     _before_create: Callable[[], Awaitable[None]] | None = None
+    _on_create: Callable[[ConsumerInfo], None] = lambda _: None
     _is_exclusive: bool = False
     _is_silent: bool = False  # the last creation had no answer
 
@@ -65,7 +66,7 @@ class KeptConsumer:
             with suppress(NotFoundError, TimeoutError):  # a consumer without a leader is deleted without an answer
                 async with asyncio.timeout(limit_s / 2):
                     await self._js.delete_consumer(self._stream, str(self._config.durable_name))
-        await self._js.add_consumer(self._stream, self._config, timeout=limit_s)
+        self._on_create(await self._js.add_consumer(self._stream, self._config, timeout=limit_s))
 
     async def consume_while_it_exists(self) -> None:
         """Pass each message to the handler until the consumer is lost; an exclusive one, until it does not answer."""

@@ -14,6 +14,7 @@ from nats.js.api import ConsumerInfo, DeliverPolicy, KeyValueConfig
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
+from services.scheduler.io.kept_streams import KeptStreams
 from shared.bus import stream_reader
 from shared.bus.client import Bus
 from shared.bus.codec import decode
@@ -21,6 +22,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
+from shared.bus.watch import BusWatch
 from shared.errors import StorageFull
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
@@ -193,7 +195,7 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
     await bus.js.delete_stream(bus.subjects.stream("STEPS"))
     await bus.js.delete_key_value(forgotten)
     again = asyncio.Event()
-    keeping = asyncio.ensure_future(bus.keep_set_up(on_loss=again.set))
+    keeping = asyncio.ensure_future(keep_streams(bus, again.set))
     try:
         async with asyncio.timeout(LIMIT_S):
             await again.wait()
@@ -202,10 +204,18 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
         await cancel([keeping])
 
 
+async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:
+    """Keep the streams of the cell as a scheduler does, until cancelled."""
+    streams = KeptStreams(bus, bus.ensure_set_up, on_steps_lost)
+    watch = BusWatch(bus, streams.streams, 0.05, expected=stream_names(bus.subjects))
+    watch.follow(streams.keep)
+    await watch.run()
+
+
 @pytest.mark.slow
 async def test_every_stream_and_bucket_is_created_again_after_its_deletion(bus: Bus) -> None:
     lost = asyncio.Event()
-    keeping = asyncio.ensure_future(bus.keep_set_up(on_loss=lost.set))
+    keeping = asyncio.ensure_future(keep_streams(bus, lost.set))
     names = stream_names(bus.subjects)
 
     async def exists(name: str) -> bool:

@@ -15,11 +15,12 @@ from dilaserve.stack.nats import cluster_sections
 from dilaserve.stack.ports import free_port
 from experiments.faults.bus_servers import BusServers, bus_servers, leaders
 from experiments.live_cluster import CELL
-from services.scheduler.io.step_streams import StepStreamWatch
+from services.scheduler.io.kept_streams import KeptStreams
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import request_consumer, stream_names
+from shared.bus.watch import BusWatch
 from shared.errors import BadInput
 from shared.messages.requests import Request
 from shared.retry import retry
@@ -131,28 +132,39 @@ async def test_step_messages_count_as_lost_when_another_server_leads_their_strea
 ) -> None:
     servers, url, bus = cluster
     await bus.ensure_set_up(replicas=3)
-    stream, watch = bus.subjects.stream("STEPS"), StepStreamWatch(bus)
-    led = await leaders(url)
-    assert await watch.look() == []
+    stream, lost = bus.subjects.stream("STEPS"), asyncio.Event()
+    led, watch = await leaders(url), watch_steps(bus, lost)
+    await watch.look()
+    assert not lost.is_set()
     servers.kill(led[stream])
-    await until(lambda: loses(watch, stream), ELECTION_S)
+    await until(partial(loses, watch, lost), ELECTION_S)
 
 
 @pytest.mark.slow
 async def test_an_emptied_stream_of_steps_is_noticed(cluster: tuple[BusServers, str, Bus]) -> None:
     servers, url, bus = cluster
     await bus.ensure_set_up(replicas=1)
-    stream, watch = bus.subjects.stream("STEPS"), StepStreamWatch(bus)
+    lost = asyncio.Event()
+    watch = watch_steps(bus, lost)
     await bus.js.publish(bus.subjects.steps("i1"), b"x")
-    leader = (await leaders(url))[stream]
-    assert await watch.look() == []
+    leader = (await leaders(url))[bus.subjects.stream("STEPS")]
+    await watch.look()
+    assert not lost.is_set()
     servers.kill(leader)
     servers.start(leader)
-    await until(lambda: loses(watch, stream), ELECTION_S)
+    await until(partial(loses, watch, lost), ELECTION_S)
 
 
-async def loses(watch: StepStreamWatch, stream: str) -> bool:
-    return stream in await watch.look()
+def watch_steps(bus: Bus, lost: asyncio.Event) -> BusWatch:
+    streams = KeptStreams(bus, bus.ensure_set_up, lost.set)
+    watch = BusWatch(bus, streams.streams, ELECTION_S)
+    watch.follow(streams.keep)
+    return watch
+
+
+async def loses(watch: BusWatch, lost: asyncio.Event) -> bool:
+    await watch.look()
+    return lost.is_set()
 
 
 async def test_several_replicas_without_a_cluster_are_refused_with_the_setting(bus: Bus) -> None:

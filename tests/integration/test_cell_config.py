@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from shared.bus import cell_config
-from shared.bus.cell_config import keep_config, read_config, replace_config, settle_config, wait_and_check_config
+from shared.bus.cell_config import KeptConfig, read_config, replace_config, settle_config, wait_and_check_config
 from shared.bus.client import Bus
+from shared.bus.watch import BusWatch
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig
 from tests.builders import scheduler_stats
@@ -68,10 +68,12 @@ async def test_a_service_starts_under_a_scheduler_of_an_earlier_version(bus: Bus
     leading.cancel()
 
 
-async def test_the_leader_stores_a_lost_configuration_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_config, "KEEP_S", 0.01)
+async def test_the_leader_stores_a_lost_configuration_again(bus: Bus) -> None:
     await settle_config(bus, CONFIG)
-    keeping = asyncio.create_task(keep_config(bus, CONFIG))
+    kept = KeptConfig(bus, CONFIG)
+    watch = BusWatch(bus, [kept.stream], 0.01)
+    watch.follow(kept.settle)
+    keeping = asyncio.create_task(watch.run())
 
     async def is_stored() -> bool:
         return await read_config(bus) == CONFIG

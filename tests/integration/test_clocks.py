@@ -12,7 +12,7 @@ from services.gateway.bus_connection import BusConnection
 from services.gateway.stores.batch_store import WINDOW_S, BatchStore
 from services.worker.io.registration import Registration
 from shared.bus.client import Bus
-from shared.bus.clock import BusClock
+from shared.bus.watch import BusWatch
 from shared.messages.instances import InstanceState
 from shared.settings import ServiceSettings
 from tests.builders import instance
@@ -88,13 +88,17 @@ async def test_a_batch_expires_a_day_later_by_the_clock_of_the_bus(
 
 
 async def test_a_step_of_the_clock_leaves_the_time_of_the_bus(bus: Bus, set_clock: SetClock) -> None:
-    now_s, clock = time.time(), BusClock(bus)
+    now_s, before = time.time(), watch_requests(bus)
     set_clock(-HOUR_S)
-    unmeasured = BusClock(bus)
-    assert unmeasured.now_s() < now_s - HOUR_S / 2
-    for each in (clock, unmeasured):
-        await each.measure()
-        assert now_s <= each.now_s() + 0.1 < now_s + LIMIT_S
+    after = watch_requests(bus)
+    assert after.clock.now_s() < now_s - HOUR_S / 2
+    for each in (before, after):
+        await each.look()
+        assert now_s <= each.clock.now_s() + 0.1 < now_s + LIMIT_S
+
+
+def watch_requests(bus: Bus) -> BusWatch:
+    return BusWatch(bus, [bus.subjects.stream("REQUESTS")], LIMIT_S)
 
 
 async def test_a_draining_instance_reports_the_age_of_the_order(bus: Bus, set_clock: SetClock) -> None:

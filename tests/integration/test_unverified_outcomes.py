@@ -21,7 +21,7 @@ DAY_S = 24 * 3600.0
 @pytest.fixture
 async def outcomes(bus: Bus, tiny_model_dir: Path) -> OutcomeStore:
     """Of a scheduler that has just started."""
-    return OutcomeStore(bus, BusClock(bus), TextModel(tiny_model_dir, "tiny"))
+    return OutcomeStore(bus, BusClock(), TextModel(tiny_model_dir, "tiny"))
 
 
 async def store(bus: Bus, request_id: str, *instances: str, json: bool = False, **fields: Any) -> None:
@@ -73,7 +73,7 @@ async def test_outcomes_before_the_last_good_canary_stay_as_they_are(
     bus: Bus, outcomes: OutcomeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outcome_store, "UNVERIFIED_MARGIN_S", 0.0)
-    clock = BusClock(bus)
+    clock = BusClock()
     await store(bus, "before", "bad")
     verified_s = clock.now_s()
     await store(bus, "after", "bad")

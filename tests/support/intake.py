@@ -17,6 +17,7 @@ from shared.background import DeferredTasks
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.codec import decode
+from shared.bus.watch import BusWatch
 from shared.edits import NO_EDITS
 from shared.messages.requests import Outcome, OutcomeStatus, Request
 from shared.messages.versions import VERSION
@@ -26,6 +27,7 @@ from tests.builders import serving_stats
 from tests.support.waiting import LIMIT_S, until
 
 SLO_S = 5.0
+LOOK_S = 0.1
 
 
 class Intake:
@@ -37,13 +39,14 @@ class Intake:
         text: TextModel,
         recovery: Recovery,
         max_held: int,
+        epoch: int,
         edit_threshold: float = NO_EDITS,
         *,
         stop_at_eos: bool = True,
     ) -> None:
         self.bus = bus
         self.totals = Totals()
-        clock = BusClock(bus)
+        clock = BusClock()
         self.outcomes = OutcomeStore(bus, clock, text)
         self.deferred = DeferredTasks()
         self._queue = EventQueue()
@@ -62,7 +65,10 @@ class Intake:
             self.totals,
             default_slo_s=SLO_S,
             max_held=max_held,
+            epoch=epoch,
         )
+        self.watch = BusWatch(bus, (), LOOK_S)
+        self.watch.follow(self.consumer.deliveries.check)
 
     async def next_event(self) -> Event:
         """Raises: TimeoutError if none comes."""
@@ -129,9 +135,10 @@ async def receiving(
     stop_at_eos: bool = True,
 ) -> AsyncIterator[Intake]:
     recovery = recovery or await Recovery.start(bus)
-    intake = Intake(bus, text, recovery, max_held, edit_threshold, stop_at_eos=stop_at_eos)
+    intake = Intake(bus, text, recovery, max_held, epoch, edit_threshold, stop_at_eos=stop_at_eos)
     await intake.consumer.subscribe_cancels()
-    tasks = [asyncio.ensure_future(part) for part in (intake.consumer.run(epoch), intake.deferred.run())]
+    parts = (intake.consumer.run(), intake.deferred.run(), intake.watch.run())
+    tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         yield intake
     finally:

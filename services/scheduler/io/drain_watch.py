@@ -1,31 +1,31 @@
 """Follows the operator's order to drain the cell, which the statistics publish to the gateways."""
 
-from dataclasses import dataclass
-
 import structlog
 
 from shared.bus.client import Bus
 from shared.bus.drain_order import is_drain_ordered
+from shared.bus.watch import Look
 from shared.errors import RetryLater
-from shared.messages.stats import STATS_S
-from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
 class DrainWatch:
-    _bus: Bus
-    is_draining: bool = False  # as last read; while the bus is unavailable it stays
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.stream = f"KV_{bus.subjects.drain_bucket}"
+        self.is_draining = False  # as last read; while the bus is unavailable it stays
+        self._read_at = -1  # the bucket's last message when the order was read
 
-    async def run(self) -> None:
-        """Read the order once per STATS_S, until cancelled."""
-        while True:
-            try:
-                ordered = await is_drain_ordered(self._bus)
-            except RetryLater:
-                ordered = self.is_draining
-            if ordered != self.is_draining:
-                log.info("the cell drains" if ordered else "the cell accepts requests again")
-            self.is_draining = ordered
-            await pause(STATS_S)
+    async def read_order(self, look: Look) -> None:
+        """Read the order if the bucket has changed."""
+        bucket = look.streams.get(self.stream)
+        if bucket is None or bucket.state.last_seq == self._read_at:
+            return
+        try:
+            ordered = await is_drain_ordered(self._bus)
+        except RetryLater:
+            return
+        if ordered != self.is_draining:
+            log.info("the cell drains" if ordered else "the cell accepts requests again")
+        self.is_draining, self._read_at = ordered, bucket.state.last_seq

@@ -63,6 +63,7 @@ class RequestConsumer:
         *,
         default_slo_s: float,
         max_held: int,
+        epoch: int,
     ) -> None:
         """`totals` counts what arrives, and what is cancelled before the core receives it."""
         self._bus = bus
@@ -80,6 +81,9 @@ class RequestConsumer:
         self._room = asyncio.Event()  # a held request has ended
         self._tasks = asyncio.TaskGroup()
         outcomes.on_acknowledged = self._release
+        self._epoch, self._stream, self._consumer = epoch, bus.subjects.stream("REQUESTS"), request_consumer(epoch)
+        name = str(self._consumer.durable_name)
+        self.deliveries = DeliveryWatch(bus, self._stream, name, self._will_acknowledge)
 
     def knows(self, request_id: str) -> bool:
         """Whether this scheduler has received the request."""
@@ -106,20 +110,19 @@ class RequestConsumer:
         age_s = now_s - first.arrival.arrival_s if first else 0.0
         return age_s if first and age_s > first.arrival.slo_s else 0.0
 
-    async def run(self, epoch: int) -> None:
+    async def run(self) -> None:
         """Receive requests until cancelled.
 
         The bus redelivers those that earlier schedulers did not finish, and after a loss all without acknowledgement.
         """
-        stream, config = self._bus.subjects.stream("REQUESTS"), request_consumer(epoch)
-        watch = DeliveryWatch(self._bus, stream, str(config.durable_name), self._has_message)
+        stream, watch = self._stream, self.deliveries
 
         async def begin() -> None:
-            """Remove the consumers of superseded schedulers. The new consumer counts its deliveries from one."""
+            """Remove the consumers of superseded schedulers."""
+            watch.stop()
             for name in await self._bus.consumer_names(stream):
-                if consumer_epoch(name) < epoch:
+                if consumer_epoch(name) < self._epoch:
                     await self._bus.js.delete_consumer(stream, name)
-            watch.restart()
 
         async def receive(msg: Msg) -> None:
             watch.note(msg)
@@ -128,10 +131,12 @@ class RequestConsumer:
         async with self._tasks:
             self._tasks.create_task(self._promote())
             while True:
-                consuming = self._bus.run_consumer(stream, config, receive, before_create=begin, is_exclusive=True)
+                consuming = self._bus.run_consumer(
+                    stream, self._consumer, receive, before_create=begin, on_create=watch.start, is_exclusive=True
+                )
                 await run_beside(consuming, [watch.wait_for_loss()])
 
-    def _has_message(self, sequence: int) -> bool:
+    def _will_acknowledge(self, sequence: int) -> bool:
         """Whether the message of this sequence was received, and will be acknowledged."""
         held = (held.waited.delivery for held in self._held.values())
         waiting = (waiting.delivery for waiting in self._waiting)

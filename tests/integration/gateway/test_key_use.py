@@ -15,8 +15,7 @@ MINUTE_S = 60.0
 @contextlib.asynccontextmanager
 async def sharing(bus: Bus, in_flight: dict[str, int]) -> AsyncIterator[KeyUse]:
     """One gateway's part; `in_flight` may change."""
-    use, clock = KeyUse(lambda: dict(in_flight)), BusClock(bus)
-    await clock.measure()
+    use, clock = KeyUse(lambda: dict(in_flight)), BusClock()
     task = asyncio.create_task(use.run(bus, clock))
     yield use
     task.cancel()

@@ -55,7 +55,7 @@ class Cell:
         settings = ReconfiguratorSettings(drain_s=5.0, start_s=WAIT_S, stop_s=1.0)
         self.controller = ReconfigurationController(
             bus,
-            BusClock(bus),
+            BusClock(),
             self.engine,
             launcher,
             self.instances,
@@ -156,7 +156,7 @@ async def test_a_transition_continues_after_a_decision_to_stay(cell: Cell) -> No
 
 async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> None:
     metrics = ReconfiguratorMetrics()
-    wanted = WantedGpus(BusClock(cell.bus), cell.engine, cell.instances, PLANNER, PROFILE, metrics, 0.9)
+    wanted = WantedGpus(BusClock(), cell.engine, cell.instances, PLANNER, PROFILE, metrics, 0.9)
     await cell.arrive(60, latest_s=5.0, over_s=10.0)
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
         running = group.create_task(wanted.run(0.1, 60.0))

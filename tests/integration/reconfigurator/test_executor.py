@@ -210,7 +210,7 @@ async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
     never = open_database("postgresql://127.0.0.1:1/postgres")
     planner = Planner(read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solve_s=1.0)
     controller = ReconfigurationController(
-        bus, BusClock(bus), never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
+        bus, BusClock(), never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
     )
     running = asyncio.create_task(controller.run(interval_s=1e6, window_s=1e6, stop=stop))
     try:
