@@ -75,6 +75,7 @@ class OutcomeStore:
         self._text = text
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
+        self._replaceable = set[str]()  # ids of requests whose outcome in writing is not final
         self._distrusted: set[str] = set()  # ids of instances that compute wrong
         self._repeating: dict[asyncio.Task[None], Delivery] = {}  # the same of tasks that store an outcome again
         self._marking: set[asyncio.Task[None]] = set()
@@ -181,6 +182,10 @@ class OutcomeStore:
         """Whether this scheduler has finished the request."""
         return request_id in self._finished
 
+    def is_replaceable(self, request_id: str) -> bool:
+        """Whether an outcome that is not final is being stored: its client may have it, and send the request again."""
+        return request_id in self._replaceable
+
     def will_acknowledge(self, delivery: Delivery) -> bool:
         """Whether the message is acknowledged when the outcome of its request is stored."""
         return delivery in self._writing.values()
@@ -206,6 +211,8 @@ class OutcomeStore:
     def _write(self, outcome: Outcome, delivery: Delivery) -> None:
         if outcome.is_final:
             self._finished[outcome.request_id] = None
+        else:
+            self._replaceable.add(outcome.request_id)
         if len(self._finished) > MAX_REMEMBERED:
             self._finished.popitem(last=False)
         task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))
@@ -214,6 +221,7 @@ class OutcomeStore:
 
     def _written(self, request_id: str, task: asyncio.Task[None]) -> None:
         delivery = self._writing.pop(task)
+        self._replaceable.discard(request_id)
         if task.cancelled():
             return
         error = task.exception()

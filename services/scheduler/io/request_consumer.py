@@ -27,7 +27,7 @@ from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.clock import BusClock
 from shared.bus.errors import BUS_ERRORS
-from shared.bus.settlement import discard
+from shared.bus.settlement import discard, redeliver
 from shared.bus.subjects import consumer_epoch, name_in, request_consumer
 from shared.errors import BadInput
 from shared.messages.requests import Arrival, Cancel, Request
@@ -38,6 +38,7 @@ from shared.text import round_up_to_blocks
 log = structlog.get_logger(__name__)
 
 EARLY_CANCEL_TTL_S = 60.0  # time for which a cancel is kept for its request, which uses another subject and is slower
+REPLACE_S = 0.1  # delay of a request that is sent again before its first message is acknowledged
 CHARS_PER_TOKEN = 4  # of a waiting text, which is not tokenized yet
 
 
@@ -150,6 +151,9 @@ class RequestConsumer:
             request = decode_request(msg.subject, msg.data)
         except BadInput as error:
             await discard(msg, error)
+            return
+        if self._outcomes.is_replaceable(request.request_id):
+            await redeliver(msg, REPLACE_S)
             return
         delivery = Delivery.of(msg, self._bus.nc)
         if await self._is_known(request.request_id, delivery):
