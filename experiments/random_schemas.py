@@ -28,8 +28,8 @@ from experiments.report import RESULTS, Report, target_list
 from services.worker.patterns.model_tokens import model_tokens
 from services.worker.patterns.token_automaton import UNREACHABLE, TokenTable, tokenize
 from shared.errors import BadInput
-from shared.patterns.automaton import compile_pattern
-from shared.patterns.json_schema import schema_pattern
+from shared.patterns.json_schema import schema_part
+from shared.patterns.parts import automaton_of
 
 SCHEMAS = Path(__file__).parent / "data/random_schemas.jsonl"
 MODEL = Path("models/demo-block")
@@ -60,7 +60,7 @@ def compiled_schemas(schemas: Sequence[Any], tokens: TokenTable) -> tuple[list[A
     found, refused = [], Counter[str]()
     for schema in schemas:
         try:
-            shortest = int(tokenize(compile_pattern(schema_pattern(schema)), tokens).tokens_left[0])
+            shortest = int(tokenize(automaton_of(schema_part(schema)), tokens).tokens_left[0])
         except BadInput as error:
             refused[_kind(error.message)] += 1
             continue

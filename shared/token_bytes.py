@@ -16,7 +16,8 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     if not isinstance(tokenizer.decoder, ByteLevel):
         raise BadInput("patterns need a byte-level tokenizer (its decoder is ByteLevel); this model has another one")
     of_character = byte_of_character()
-    found = [b""] * tokenizer.get_vocab_size(with_added_tokens=True)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    found = [b""] * (max(vocabulary.values(), default=-1) + 1)  # some ids may have no token
     for token, number in tokenizer.get_vocab(with_added_tokens=False).items():
         found[number] = bytes(of_character[character] for character in token)
     for number, added in tokenizer.get_added_tokens_decoder().items():

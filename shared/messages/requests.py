@@ -68,7 +68,8 @@ class Request(Sampling, frozen=True, kw_only=True, omit_defaults=True):
     stop: list[str] = []
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] = []  # each ends the text
     ignore_eos: bool = False  # end-of-text tokens do not end the text
-    # A regular expression (Rust's regex syntax) that the whole text must match; empty: none
+    # A regular expression (Rust's regex syntax) that the whole text must match, or an automaton as `PatternAutomaton`
+    # writes it, which workers before it refuse; empty: none
     pattern: Annotated[str, msgspec.Meta(max_length=MAX_PATTERN_LENGTH)] = ""
     # Labels, one of which is the text, in one step; the outcome has the probability of each. Empty: any text
     choices: Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=MAX_LABELS)] = []

@@ -4,44 +4,26 @@ outlines-core, which compiles it, has no limit of its own, and a few characters 
 billions of states. So it runs in a process with limits.
 """
 
+import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 
-from shared.arrays import Bool, Int32
 from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
+from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton
+from shared.patterns.parts import automaton_of
+from shared.patterns.regex import UnknownSyntaxError, read_regex
 
-MAX_STATES = 8_000
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
 MAX_SECONDS = 5
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
-MAX_ROUNDS = 100  # of the merging; an automaton that needs more, such as that of a{500}, has few equal states
-MAX_MERGED = 1 << 26  # entries of its table that all rounds read: about a second
 TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {MAX_SECONDS} s to compile"
+ANCHOR = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<anchor>[\^$]|\\[Az])", re.DOTALL)
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
-
-
-@dataclass(frozen=True, slots=True)
-class PatternAutomaton:
-    """A pattern over bytes, from state 0. Each state is reached and leads to an accepting one. Shapes: S states."""
-
-    next_state: Int32  # [S, 256], by state and byte; -1: no text continues so
-    accepting: Bool  # [S]
-
-    def accepts(self, text: str) -> bool:
-        """Whether the whole text matches."""
-        state = 0
-        for byte in text.encode(errors="surrogatepass"):
-            state = int(self.next_state[state, byte])
-            if state < 0:
-                return False
-        return bool(self.accepting[state])
 
 
 def compile_pattern(pattern: str) -> PatternAutomaton:
@@ -60,7 +42,7 @@ def compile_pattern(pattern: str) -> PatternAutomaton:
 def _compiled(pattern: str) -> PatternAutomaton | str:
     """Returns: the automaton, or the error."""
     try:
-        found = _merged(*_read(_run(pattern)))
+        found = _of_regex(pattern)
     except BadInput as error:
         return error.message
     if not len(found.accepting):
@@ -70,12 +52,28 @@ def _compiled(pattern: str) -> PatternAutomaton | str:
     return found
 
 
+def _of_regex(pattern: str) -> PatternAutomaton:
+    """Raises: BadInput."""
+    if pattern.startswith(WRITTEN):
+        return read_automaton(pattern)
+    plain = without_anchors(pattern)
+    try:
+        part = read_regex(pattern)
+    except (BadInput, UnknownSyntaxError):
+        return merged(_read(_run(plain)))  # whose errors say more
+    if part.size > MAX_RAW_STATES:  # before any work
+        raise BadInput(TOO_LARGE)
+    if any(found["anchor"] for found in ANCHOR.finditer(plain)):
+        return merged(automaton_of(part))
+    return merged(_read(_run(plain)))
+
+
 def _run(pattern: str) -> bytes:
     """The program's output. Raises: BadInput; RetryLater if the machine is too busy."""
     limits = [str(limit) for limit in (MAX_MEMORY, MAX_SECONDS, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
-        whole = rf"{program.BEGIN}(?:{without_anchors(pattern)})\z".encode()
+        whole = rf"{program.BEGIN}(?:{pattern})\z".encode()
         ran = subprocess.run(command, input=whole, capture_output=True, timeout=4 * MAX_SECONDS, check=False)  # noqa: S603
     except UnicodeEncodeError as error:
         raise BadInput(f"the pattern is not valid: {error.reason}") from None
@@ -91,23 +89,6 @@ def _run(pattern: str) -> bytes:
     return ran.stdout
 
 
-def longest_text(automaton: PatternAutomaton) -> int | None:
-    """The bytes of its longest text; None if there is none, as texts can repeat a part without end."""
-    following = [set(row[row >= 0].tolist()) for row in automaton.next_state]
-    waits_for = [0] * len(following)
-    for target in chain.from_iterable(following):
-        waits_for[target] += 1
-    longest, ready, done = [0] * len(following), [state for state, n in enumerate(waits_for) if n == 0], 0
-    while ready:
-        state, done = ready.pop(), done + 1
-        for target in following[state]:
-            longest[target] = max(longest[target], longest[state] + 1)
-            waits_for[target] -= 1
-            if not waits_for[target]:
-                ready.append(target)
-    return max(longest) if done == len(following) else None
-
-
 def without_anchors(pattern: str) -> str:
     """Without ^ at its beginning and $ at its end, as the whole text always has to match."""
     pattern = pattern.removeprefix("^")
@@ -116,27 +97,8 @@ def without_anchors(pattern: str) -> str:
     return pattern if backslashes % 2 else before_end
 
 
-def _read(data: bytes) -> tuple[Int32, Bool]:
-    """The program's table and its final states."""
+def _read(data: bytes) -> PatternAutomaton:
+    """The automaton of the program's table and its final states."""
     states = len(data) // (4 * program.BYTES + 1)
     table = np.frombuffer(data, np.int32, program.BYTES * states).reshape(states, program.BYTES)
-    return table, np.frombuffer(data, np.bool_, states, 4 * program.BYTES * states)
-
-
-def _merged(table: Int32, accepting: Bool) -> PatternAutomaton:
-    """Merge the states with the same continuations, by refinement of a partition (Moore 1956)."""
-    columns = np.unique(table, axis=1)  # bytes with equal transitions count once
-    block, count = accepting.astype(np.int32), 0
-    for _ in range(min(MAX_ROUNDS, MAX_MERGED // max(1, columns.size))):
-        rows = np.ascontiguousarray(np.column_stack([block, np.append(block, -1)[columns]]).astype(np.int32))
-        keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
-        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        block = inverse.ravel().astype(np.int32)
-        if len(first) == count:
-            break
-        count = len(first)
-    else:
-        return PatternAutomaton(table, accepting)
-    order = np.argsort(first, kind="stable")  # state 0 stays the first
-    number = np.append(np.argsort(order).astype(np.int32)[block], np.int32(-1))
-    return PatternAutomaton(number[table[first[order]]], accepting[first[order]])
+    return PatternAutomaton.plain(table, np.frombuffer(data, np.bool_, states, 4 * program.BYTES * states))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.errors import BadInput
-from shared.patterns.json_scalars import literal
 
 ROOT = "root"
+SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 50  # of groups
 MAX_REPEATS = 10_000
 ACCEPTED = 'accepted is GBNF, such as: root ::= "yes" | "no"'
@@ -202,6 +202,11 @@ class _Reader:
     def _error(self, reason: str, at: int) -> BadInput:
         line = self._text.count("\n", 0, at) + 1
         return BadInput(f"line {line} of the grammar: {reason}; {ACCEPTED}", "grammar")
+
+
+def literal(text: str) -> str:
+    """The pattern of this text alone."""
+    return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
 
 
 def _escaped(character: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from shared.errors import BadInput
 from shared.patterns.gbnf import ROOT, Expression, Joined, OneOf, Reference, Repeated, Terminal, read_grammar
-from shared.patterns.json_scalars import times
 
 MAX_DEPTH = 3  # of a rule within itself
 MAX_PARTS = 20_000
@@ -127,4 +126,5 @@ class _Expansion:
 def _repeated(inner: str | None, part: Repeated) -> str | None:
     if not inner:
         return "" if inner == "" or not part.least else None
-    return f"(?:{inner}){times(part.least, part.most)}"
+    most = "" if part.most is None else part.most
+    return f"(?:{inner}){{{part.least},{most}}}" if part.least or most != "" else f"(?:{inner})*"

@@ -1,18 +1,19 @@
-"""Patterns of JSON's arrays and objects, from the patterns of their parts.
+"""JSON's arrays and objects as parts of texts, from their own parts."""
 
-None is the pattern of a part that no value matches. A member is the pattern of a property, and whether it is required.
-"""
+from collections.abc import Sequence
+from functools import lru_cache
 
-from collections.abc import Iterable, Sequence
-
-from shared.patterns.json_scalars import CHARACTER, number, times
+from shared.patterns.json_scalars import ANY_NUMBER, CHARACTER, QUOTE, constant
+from shared.patterns.parts import Joined, Listed, Literal, Part, Repeated, either, listed
+from shared.patterns.regex import read_regex
 
 ANY_DEPTH = 2  # of arrays and objects within a value of any kind
-COMMA, COLON = ",[ ]?", ":[ ]?"
-KEY = f'"{CHARACTER}*"'
+SPACE = Repeated(Literal(" "), 0, 1)
+COMMA, COLON = Joined((Literal(","), SPACE)), Joined((Literal(":"), SPACE))
+KEY = Joined((QUOTE, Repeated(CHARACTER), QUOTE))
+BOOLEAN, NULL = either([Literal("true"), Literal("false")]), Literal("null")
 
-
-Member = tuple[str, bool]
+Member = tuple[Part, bool]  # a property, and whether it is required
 
 
 def counted(members: Sequence[Member], least: int, most: int | None) -> list[Member]:
@@ -29,47 +30,46 @@ def counted(members: Sequence[Member], least: int, most: int | None) -> list[Mem
     return found
 
 
-def any_value(depth: int) -> str:
+@lru_cache(ANY_DEPTH + 1)
+def any_value(depth: int) -> Part:
     """Any value with at most this many levels of arrays and objects."""
-    scalars = [KEY, number({}, ""), "true", "false", "null"]
+    scalars = [KEY, read_regex(ANY_NUMBER), BOOLEAN, NULL]
     if not depth:
-        return f"(?:{'|'.join(scalars)})"
+        return either(scalars)
     inner = any_value(depth - 1)
-    return f"(?:{'|'.join([*scalars, _bracketed(inner), object_of(inner, 0, None)])})"
+    return either([*scalars, array_of([], inner, 0, None), object_of(Joined((KEY, COLON, inner)), 0, None)])
 
 
-def _bracketed(item: str) -> str:
-    return rf"\[{listed(item, 0, None)}\]"
+def object_of(member: Part, least: int, most: int | None) -> Part:
+    """An object of these members."""
+    return Joined((Literal("{"), _listed(member, least, most), Literal("}")))
 
 
-def object_of(value: str, least: int, most: int | None) -> str:
-    """An object of any keys, with this number of members."""
-    return rf"\{{{listed(f'{KEY}{COLON}{value}', least, most)}\}}"
+def array_of(first: Sequence[Part], item: Part | None, least: int, most: int | None) -> Part:
+    """An array of the first items and then `least` to `most` more."""
+    head: list[Part] = [part for each in first for part in (COMMA, each)][1:]
+    if item is not None and most != 0:
+        more = _listed(item, max(least, bool(first)), most)
+        more = Joined((COMMA, more)) if first else more
+        head.append(more if least or not first else Repeated(more, 0, 1))
+    return Joined((Literal("["), *head, Literal("]")))
 
 
-def listed(item: str, least: int, most: int | None) -> str:
-    """Items with commas between them. The last one is separate, so that the automaton has the item's states once."""
-    if most == 0:
-        return ""
-    some = f"(?:{item}{COMMA}){times(max(least - 1, 0), None if most is None else most - 1)}{item}"
-    return some if least else f"(?:{some})?"
+def _listed(item: Part, least: int, most: int | None) -> Part:
+    return listed(item, Literal(","), SPACE, least, most)
 
 
-def members_of(members: Sequence[Member]) -> str:
+def members_of(members: Sequence[Member]) -> Part:
     """The members in their order, with commas between them."""
-    anchor = next((at for at, (_, is_required) in enumerate(members) if is_required), None)
-    if anchor is None:  # any one may be the first
-        ways = [member + _following(members[at + 1 :]) for at, (member, _) in enumerate(members)]
-        return f"(?:{'|'.join(ways)})?" if ways else ""
-    before = "".join(f"(?:{member}{COMMA})?" for member, _ in members[:anchor])
-    return before + members[anchor][0] + _following(members[anchor + 1 :])
+    needed = frozenset(at for at, (_, is_required) in enumerate(members) if is_required)
+    return Listed(tuple(member for member, _ in members), COMMA, needed)
 
 
-def _following(members: Sequence[Member]) -> str:
-    return "".join(f"(?:{COMMA}{member}){'' if is_required else '?'}" for member, is_required in members)
+def object_with(members: Sequence[Member]) -> Part:
+    """An object of these members."""
+    return Joined((Literal("{"), members_of(members), Literal("}")))
 
 
-def either(ways: Iterable[str | None]) -> str | None:
-    """The values of any of these."""
-    possible = [way for way in ways if way is not None]
-    return f"(?:{'|'.join(possible)})" if possible else None
+def member(name: str, value: Part) -> Part:
+    """A property."""
+    return Joined((constant(name), COLON, value))

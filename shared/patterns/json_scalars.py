@@ -1,15 +1,37 @@
-"""Patterns of JSON's strings, numbers and constants."""
+"""JSON's strings, numbers and constants as parts of texts."""
 
 import json
 import math
 from collections.abc import Mapping
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern, without_anchors
+from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
+from shared.patterns.parts import (
+    NOTHING,
+    Characters,
+    Compiled,
+    Joined,
+    Literal,
+    Part,
+    Range,
+    Repeated,
+    automaton_of,
+    either,
+    times,
+    without,
+)
+from shared.patterns.regex import ALL, UnknownSyntaxError, read_regex, split_looks
 
-CHARACTER = r'(?:[^"\\\x00-\x1F\x7F]|\\["\\/bfnrt])'
-DIGITS = 15  # of a number before or after its point, so that every parser keeps its value
+# The characters of a JSON string: no control characters but those with a short escape
+CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
+CHARACTER = Characters(CODES, escaped=True)
+PLAIN = Repeated(Characters(without(ALL, ((0, 31), (34, 34), (92, 92), (127, 127)))))  # without escapes
+QUOTE = Literal('"')
+DIGITS = 15  # of a number, so that every parser keeps its value
 YEAR_MONTH_DAY = (
     "[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
 )
@@ -40,79 +62,175 @@ FORMATS = {  # usual values of each; of others any string is accepted, as JSON S
     "ipv6": "(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
     "ipv4": r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])",
 }
-ASCII_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}  # which are Unicode's in a pattern
-FRACTION = rf"(?:\.[0-9]{{1,{DIGITS}}})?"
 LARGEST = 10**DIGITS - 1
+HUGE = 10**115  # above each number with DIGITS digits and an exponent of two digits
+BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}  # the side of each
 MAX_MULTIPLES = 1_000
-SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
+COUNTED = 2_000  # states of a pattern with its lengths, above which a counter counts them
+ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
+ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 
 
-def literal(text: str) -> str:
-    """The pattern of this text alone."""
-    return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
+def constant(value: Any) -> Part:
+    """One JSON value, as `json.dumps` writes it, or with each </ as <\\/, which is the same value."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return either([Literal(text), *([Literal(text.replace("</", "<\\/"))] if "</" in text else [])])
 
 
-def constant(value: Any) -> str:
-    """The pattern of one JSON value, as `json.dumps` writes it."""
-    return literal(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
-
-def string(schema: Mapping[str, Any], field: str) -> str:
+def string(schema: Mapping[str, Any], field: str) -> Part:
     """A JSON string. Raises: BadInput naming the field."""
+    return Joined((QUOTE, content(schema, field), QUOTE))
+
+
+def content(schema: Mapping[str, Any], field: str) -> Part:
+    """A JSON string without its quotes. `pattern` and `format` may also be tuples, all of which it matches. Raises:
+    BadInput naming the field."""
     least, most = count(schema, "minLength", field) or 0, count(schema, "maxLength", field)
-    if "pattern" in schema:
-        if least or most is not None:
-            raise BadInput("pattern beside minLength or maxLength is not supported", field)
-        return f'"{_string_pattern(schema["pattern"], field)}"'
-    if schema.get("format") in FORMATS and not least and most is None:
-        return f'"{FORMATS[schema["format"]]}"'
     check_range(least, most, "minLength", field)
-    return f'"{CHARACTER}{times(least, most)}"'
+    found: PatternAutomaton | None = None
+    names = []
+    for name in ("pattern", "format"):
+        values = schema.get(name, ())
+        for value in values if isinstance(values, tuple) else [values]:
+            if name == "format" and (not isinstance(value, str) or value not in FORMATS):
+                continue
+            own = searched(value, field) if name == "pattern" else _format(value)
+            names.append(f"{name} {value!r}")
+            found = own if found is None else _both(found, own, names, field)
+    if found is None:
+        return times(CHARACTER, least, most)
+    longest = longest_text(found)
+    if longest is not None and most is not None and longest <= most:
+        most = None
+    is_small = most is None or most * len(found.accepting) <= COUNTED
+    if least or (most is not None and is_small):
+        names += [f"{name} {schema[name]!r}" for name in ("minLength", "maxLength") if name in schema]
+        lengths = Repeated(CHARACTER, least, most if is_small else None)
+        found = _both(found, automaton_of(lengths), names, field)
+    return Compiled(found, None if is_small else most)
 
 
-def integer(schema: Mapping[str, Any], field: str) -> str:
+@lru_cache(64)
+def _format(name: str) -> PatternAutomaton:
+    return automaton_of(read_regex(FORMATS[name]))
+
+
+def _both(one: PatternAutomaton, other: PatternAutomaton, names: list[str], field: str) -> PatternAutomaton:
+    found = product(one, other)
+    if found is None:
+        raise BadInput(f"no text is written that has {' and '.join(names)}", field)
+    return found
+
+
+def searched(pattern: Any, field: str) -> PatternAutomaton:
+    """The strings, as JSON writes them, in which JSON Schema finds a pattern. Raises: BadInput naming the field."""
+    if not isinstance(pattern, str):
+        raise BadInput(f"pattern must be a string, got {pattern!r}", field)
+    found = _searched(pattern)
+    if isinstance(found, str):
+        raise BadInput(f"pattern {pattern!r}: {found}", field)
+    return found
+
+
+@lru_cache(256)
+def _searched(pattern: str) -> PatternAutomaton | str:
+    """Returns: the automaton, or why it cannot be written."""
+    try:
+        return _read_searched(pattern) or "no text matches the pattern"
+    except BadInput as error:
+        return error.message
+
+
+def _read_searched(pattern: str) -> PatternAutomaton | None:
+    any_text = Repeated(CHARACTER)
+    looks, rest = split_looks(pattern)
+    try:
+        found: PatternAutomaton | None = automaton_of(
+            Joined((any_text, read_regex(rest, CODES, escaped=True), any_text))
+        )
+        for sign, inner in looks:
+            ahead = automaton_of(Joined((read_regex(inner, CODES, escaped=True), any_text)))
+            found = found and product(found, ahead, excluded=sign == "!")
+    except UnknownSyntaxError:
+        before, after = ("" if pattern.startswith("^") else "(?s:.*)"), "" if pattern.endswith("$") else "(?s:.*)"
+        whole = compile_pattern(f"{before}(?:{without_anchors(pattern)}){after}")
+        return product(whole, automaton_of(PLAIN))  # without escapes
+    return found
+
+
+def integer(schema: Mapping[str, Any], field: str) -> Part:
     """An integer within its bounds. Raises: BadInput naming the field."""
-    first, last, step = _range(schema, field)
-    first += first == schema.get("exclusiveMinimum")
-    last -= last == schema.get("exclusiveMaximum")
-    check_range(first, last, "minimum", field)
-    return _between(first, last) if step == 1 else _multiples(first, last, step, field)
+    return _number(schema, field, decimals=0)
 
 
-def number(schema: Mapping[str, Any], field: str) -> str:
-    """A number within the whole numbers within its bounds; a multiple is a whole number. Raises: BadInput naming the
-    field."""
-    first, last, step = _range(schema, field)
-    if step != 1 or "multipleOf" in schema:
-        return integer(schema, field)
+def number(schema: Mapping[str, Any], field: str) -> Part:
+    """A number within its bounds. Raises: BadInput naming the field."""
+    bounds = {name: _decimal(schema, name, field) or Decimal(0) for name in BOUNDS if name in schema}
+    if "multipleOf" not in schema and all(bound * BOUNDS[name] >= HUGE for name, bound in bounds.items()):
+        return read_regex(ANY_NUMBER)
+    return _number(schema, field, decimals=DIGITS)
+
+
+def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None:
+    """A keyword that is a number. Raises: BadInput if it is another value."""
+    value = schema.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadInput(f"{name} must be a number, got {value!r}", field)
+    return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
+
+
+def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> Part:
+    """A number with at most this many decimals and DIGITS digits."""
+    low, above, high, below, step = (
+        _decimal(schema, name, field)
+        for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
+    )
+    if step is not None and step <= 0:
+        raise BadInput(f"multipleOf must be above 0, got {schema['multipleOf']!r}", field)
+    least = max([Decimal(-LARGEST), *(bound for bound in (low, above) if bound is not None)])
+    most = min([Decimal(LARGEST), *(bound for bound in (high, below) if bound is not None)])
+    exact = [int(abs(bound)) for bound in (low, above, high, below) if bound is not None and abs(bound) <= LARGEST]
+    decimals = max(min(decimals, DIGITS - len(str(max(exact, default=0)))), 0)
+    if step is not None:
+        if not decimals:  # an integer
+            step = Decimal(step.as_integer_ratio()[0])
+        decimals = _places(step)
+    unit = 10**decimals
+    first, last = math.ceil(least * unit), math.floor(most * unit)
+    first += above is not None and Decimal(first) / unit == above
+    last -= below is not None and Decimal(last) / unit == below
+    if least > most or first > last:
+        raise BadInput(f"no number of at most {DIGITS} digits is from {least} to {most}", field)
+    if step is not None and step != 1:
+        return _multiples(first, last, step, decimals, field)
     if (first, last) == (-LARGEST, LARGEST):
-        return rf"-?(?:0|[1-9][0-9]{{0,{DIGITS - 1}}})(?:\.[0-9]{{1,{DIGITS}}})?(?:[eE][+-]?[0-9]{{1,2}})?"
-    above, below = first == schema.get("exclusiveMinimum"), last == schema.get("exclusiveMaximum")
-    check_range(first + (above and below), last, "minimum", field)
-    ends = {end for end, is_excluded in ((first, above), (last, below)) if not is_excluded}
-    ways = [f"{literal(str(end))}(?:\\.0)?" for end in ends]
-    if last > 0 and last > first:
-        ways += _from(max(first, 0), last - 1, "", is_excluded=above and first >= 0)
-    if first < 0 and last > first:
-        ways += _from(max(-last, 0), -first - 1, "-", is_excluded=below and last <= 0)
-    return f"(?:{'|'.join(ways)})"
+        return read_regex(ANY_INTEGER)
+    return _between(first, last, decimals)
 
 
-def _from(low: int, high: int, sign: str, *, is_excluded: bool) -> list[str]:
-    """The numbers from `low` up to below `high` + 1; `is_excluded`: not `low` itself."""
-    if not is_excluded:
-        return [f"{sign}{_between(low, high)}{FRACTION}"]
-    ways = [rf"{sign}{low}\.[0-9]{{0,{DIGITS - 1}}}[1-9]"]
-    return [*ways, f"{sign}{_between(low + 1, high)}{FRACTION}"] if high > low else ways
+def _places(value: Decimal) -> int:
+    """The decimals that a number needs."""
+    return max(-int(value.normalize().as_tuple().exponent), 0)
 
 
-def _multiples(first: int, last: int, step: int, field: str) -> str:
-    """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound."""
-    low = -(-(0 if first == -LARGEST else first) // step) * step
-    found = range(low, last + 1, step)[:MAX_MULTIPLES]
+def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) -> Part:
+    """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound, in units of the last
+    decimal. Of fractions, only those that are multiples also by the arithmetic of floating point."""
+    units = int(step * 10**decimals)
+    low = -(-(0 if first <= -LARGEST <= 0 <= last else first) // units) * units
+    found = [_written(each, decimals) for each in range(low, last + 1, units)[:MAX_MULTIPLES]]
+    found = [each for each in found if not decimals or (float(each) / float(step)).is_integer()]
     if not found:
         raise BadInput(f"no multiple of {step} is within the bounds", field)
-    return f"(?:{'|'.join(map(str, found))})"
+    return either([Literal(each) for each in found])
+
+
+def _written(value: int, decimals: int) -> str:
+    whole, rest = divmod(abs(value), 10**decimals)
+    fraction = f"{rest:0{decimals}}".rstrip("0") if decimals else ""
+    return f"{'-' * (value < 0)}{whole}{'.' * bool(fraction)}{fraction}"
 
 
 def count(schema: Mapping[str, Any], name: str, field: str) -> int | None:
@@ -125,110 +243,95 @@ def count(schema: Mapping[str, Any], name: str, field: str) -> int | None:
     return int(value)
 
 
-def times(least: int, most: int | None) -> str:
-    """The quantifier."""
-    return "*" if not least and most is None else f"{{{least},{'' if most is None else most}}}"
-
-
 def check_range(least: int, most: int | None, name: str, field: str) -> None:
     """Raises: BadInput if no value fits."""
     if most is not None and least > most:
         raise BadInput(f"{name} {least} is above the maximum {most}", field)
 
 
-def _range(schema: Mapping[str, Any], field: str) -> tuple[int, int, int]:
-    """The first and the last whole number, bounds included, and of which number they must be a multiple.
-
-    Raises: BadInput if a bound is no number.
-    """
-    names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-    for name in names:
-        value = schema.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-            raise BadInput(f"{name} must be a number of at most {DIGITS} digits, got {value!r}", field)
-    step = schema.get("multipleOf", 1)
-    if isinstance(step, bool) or not isinstance(step, int | float) or step % 1 != 0 or not 0 < step <= LARGEST:
-        raise BadInput(f"multipleOf is supported for whole numbers from 1 on, got {step!r}", field)
-    low = [schema[name] for name in names[:2] if name in schema]
-    high = [schema[name] for name in names[2:] if name in schema]
-    first, last = math.ceil(max(low, default=-LARGEST)), math.floor(min(high, default=LARGEST))
-    return first, last, int(step)
-
-
-def _between(first: int, last: int) -> str:
-    """The integers from `first` to `last`."""
-    ways = []
+def _between(first: int, last: int, decimals: int) -> Part:
+    """The numbers from `first` to `last`, in units of the last decimal."""
+    ways: list[Part] = []
     if first < 0:
-        ways.append(f"-{_naturals(max(-last, 1), -first)}")
+        ways += [Joined((Literal("-"), way)) for way in _naturals(max(-last, 1), -first, decimals)]
     if last >= 0:
-        ways.append(_naturals(max(first, 0), last))
-    return f"(?:{'|'.join(ways)})"
+        ways += _naturals(max(first, 0), last, decimals)
+    return either(ways)
 
 
-def _naturals(first: int, last: int) -> str:
+def _naturals(first: int, last: int, decimals: int) -> list[Part]:
+    """The numbers from `first` on, by their whole part: the lowest, the highest, or between."""
+    unit = 10**decimals
+    low, high = (f"{end % unit:0{decimals}}".rstrip("0") if decimals else "" for end in (first, last))
+    lowest, highest = first // unit, last // unit
+    if lowest == highest:
+        return [Joined((Literal(str(lowest)), _fraction(low, high, decimals)))]
+    ways: list[Part] = []
+    if low:
+        ways.append(Joined((Literal(str(lowest)), _fraction(low, None, decimals))))
+        lowest += 1
+    if high != "9" * decimals:
+        ways.append(Joined((Literal(str(highest)), _fraction("", high, decimals))))
+        highest -= 1
+    if lowest <= highest:
+        ways.append(Joined((_whole(lowest, highest), _fraction("", None, decimals))))
+    return ways
+
+
+def _fraction(low: str, high: str | None, decimals: int) -> Part:
+    """What follows the whole part: the decimals from `low` to `high`; None: to 9999…"""
+    if not decimals:
+        return NOTHING
+    point = Joined((Literal("."), either(_decimals(low, high, decimals))))
+    return point if low else either([NOTHING, point])
+
+
+def _decimals(low: str, high: str | None, places: int) -> list[Part]:
+    """At least one decimal and at most so many; those left out are 0."""
+    if not places:
+        return []
+    first, last = int(low[:1] or 0), 9 if high is None else int(high[:1] or 0)
+    ways: list[Part] = []
+    for digit in range(first, last + 1):
+        lowest = low[1:] if digit == first else ""
+        highest = high[1:] if high is not None and digit == last else None
+        if lowest or highest is not None:  # the others share their continuation
+            rest = _decimals(lowest, highest, places - 1)
+            ways.append(Joined((Literal(str(digit)), either([*([] if lowest else [NOTHING]), *rest]))))
+    first += bool(low[1:])
+    last -= high is not None
+    if first <= last:
+        ways.append(Joined((_digits(first, last), Repeated(_digits(0, 9), 0, places - 1))))
+    return ways
+
+
+def _whole(first: int, last: int) -> Part:
     """The natural numbers from `first` to `last`, by their number of digits."""
     ways, low = [], first
     while low <= last:
         high = min(last, 10 ** len(str(low)) - 1)
         ways.append(_same_length(str(low), str(high)))
         low = high + 1
-    return f"(?:{'|'.join(ways)})"
+    return either(ways)
 
 
-def _same_length(low: str, high: str) -> str:
+def _same_length(low: str, high: str) -> Part:
     """Numbers of equal length: by their first digits, which are the lowest, the highest, or between."""
-    if not low:
-        return ""
     rest = len(low) - 1
-    if low == "1" + "0" * rest and high == "9" * len(high):
-        return f"[1-9][0-9]{{{rest}}}"
-    if low == "0" * len(low) and high == "9" * len(high):
-        return f"[0-9]{{{len(low)}}}"
+    if low[1:] == "0" * rest and high[1:] == "9" * rest:
+        some = _digits(int(low[:1] or 0), int(high[:1] or 0)) if low else NOTHING
+        return Joined((some, Repeated(_digits(0, 9), max(rest, 0), max(rest, 0))))
     if low[0] == high[0]:
-        return low[0] + _same_length(low[1:], high[1:])
-    ways = [low[0] + _same_length(low[1:], "9" * rest), high[0] + _same_length("0" * rest, high[1:])]
+        return Joined((Literal(low[0]), _same_length(low[1:], high[1:])))
+    ways: list[Part] = [
+        Joined((Literal(low[0]), _same_length(low[1:], "9" * rest))),
+        Joined((Literal(high[0]), _same_length("0" * rest, high[1:]))),
+    ]
     if int(high[0]) - int(low[0]) > 1:
-        ways.append(f"[{int(low[0]) + 1}-{int(high[0]) - 1}][0-9]{{{rest}}}")
-    return f"(?:{'|'.join(ways)})"
+        between = _digits(int(low[0]) + 1, int(high[0]) - 1)
+        ways.append(Joined((between, Repeated(_digits(0, 9), rest, rest))))
+    return either(ways)
 
 
-def _string_pattern(pattern: Any, field: str) -> str:
-    """A string's own pattern, as JSON Schema has it: without anchors, text may lie before and after it."""
-    if not isinstance(pattern, str):
-        raise BadInput(f"pattern must be a string, got {pattern!r}", field)
-    inner = with_ascii_classes(without_anchors(pattern))
-    try:
-        automaton = compile_pattern(inner)
-    except BadInput as error:
-        raise BadInput(f"pattern {pattern!r}: {error.message}", field) from None
-    forbidden = [*range(32), 127, ord('"'), ord("\\")]
-    if (automaton.next_state[:, forbidden] >= 0).any():
-        raise BadInput(
-            f"pattern {pattern!r} matches quotes, backslashes or control characters, which a JSON string escapes; "
-            'exclude them, such as by [^"\\\\\\x00-\\x1f\\x7f] in place of a dot',
-            field,
-        )
-    return searched(pattern, CHARACTER)
-
-
-def searched(pattern: str, character: str = "(?s:.)") -> str:
-    """The pattern of all texts of these characters in which JSON Schema finds this one."""
-    before = "" if pattern.startswith("^") else f"{character}*"
-    after = "" if pattern.endswith("$") else f"{character}*"
-    return f"{before}(?:{with_ascii_classes(without_anchors(pattern))}){after}"
-
-
-def with_ascii_classes(pattern: str) -> str:
-    r"""With \d and \w as JSON Schema means them: ASCII digits and letters."""
-    found, in_class, at = [], False, 0
-    while at < len(pattern):
-        pair = pattern[at : at + 2]
-        if pair[0] == "\\" and pair[1:] in ASCII_CLASSES:
-            inside = ASCII_CLASSES[pair[1:]]
-            found.append(inside if in_class else f"[{inside}]")
-        else:
-            pair = pair if pair[0] == "\\" else pair[0]
-            in_class = (in_class or pair == "[") and pair != "]"
-            found.append(pair)
-        at += len(pair)
-    return "".join(found)
+def _digits(first: int, last: int) -> Part:
+    return Characters(((48 + first, 48 + last),))

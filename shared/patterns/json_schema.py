@@ -1,96 +1,115 @@
-"""JSON schemas as patterns: each text that matches is JSON that the schema accepts.
+"""JSON schemas as parts of texts: each text is JSON that the schema accepts.
 
 Objects have the properties that the schema names, in its order, and at most one space after each comma and colon. A
-keyword that no pattern can express is narrowed (schema_narrowing.py) or refused by name. Schemas that refer to
-themselves are expanded to MAX_DEPTH levels.
+keyword that no automaton can express is narrowed (schema_narrowing.py) or refused by name; where another part of anyOf,
+or the absence of a property, is allowed, the part with the keyword is left out. Schemas that refer to themselves are
+expanded to MAX_DEPTH levels.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
 from shared.errors import BadInput
-from shared.patterns.automaton import PatternAutomaton, compile_pattern
+from shared.patterns.byte_automaton import product
 from shared.patterns.json_containers import (
     ANY_DEPTH,
+    BOOLEAN,
     COLON,
-    COMMA,
+    KEY,
+    NULL,
+    Member,
     any_value,
+    array_of,
     counted,
-    either,
-    listed,
+    member,
     members_of,
     object_of,
+    object_with,
 )
-from shared.patterns.json_scalars import check_range, constant, count, integer, literal, number, searched, string, times
+from shared.patterns.json_scalars import QUOTE, check_range, constant, count, integer, number, searched, string
+from shared.patterns.parts import Compiled, Joined, Literal, OneOf, Part, automaton_of, either
 from shared.patterns.schema_merging import (
     TYPE_OF,
     UNSUPPORTED,
     Schema,
-    check_disjoint,
+    apart,
     merged,
     same,
     with_prefix_items,
     without_annotations,
+    without_properties,
 )
-from shared.patterns.schema_narrowing import NARROWED_KEYWORDS, TYPES, in_own_scope, narrowed
+from shared.patterns.schema_narrowing import TYPES, in_own_scope, narrowed, needs_narrowing
 
 MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
-MAX_PATTERNS = 16  # that a schema has or needs
+MAX_PATTERNS = 100  # that a schema has or needs
+MAX_TRIED = 20_000  # beginnings of keys
 MAX_PROPERTIES = 50  # required by their number alone
 Depths = Mapping[str, int]  # of each reference around a part, its levels
-SCALARS: Mapping[str, Callable[[Schema, str], str]] = {"string": string, "number": number, "integer": integer}
+SCALARS: Mapping[str, Callable[[Schema, str], Part]] = {"string": string, "number": number, "integer": integer}
 
 
-def schema_pattern(schema: Any, field: str = "schema") -> str:
-    """The pattern of a JSON schema. Raises: BadInput naming the field with what is not supported."""
-    return schema_patterns({field: schema})[0]
+class TooLarge(BadInput):
+    """A limit of the whole schema, whichever part exceeds it."""
 
 
-def schema_patterns(schemas: Mapping[str, Any]) -> list[str]:
-    """As `schema_pattern`, for the schemas of several fields, which share the limits."""
-    converter, patterns = _Converter(), []
+def schema_part(schema: Any, field: str = "schema", left_out: list[str] | None = None) -> Part:
+    """The texts of a JSON schema. `left_out` gets the fields of what cannot be written and is not
+    needed. Raises: BadInput naming the
+    field with what is not supported."""
+    return schema_parts({field: schema}, [] if left_out is None else left_out)[0]
+
+
+def schema_parts(schemas: Mapping[str, Any], left_out: list[str]) -> list[Part]:
+    """As `schema_part`, for the schemas of several fields, which share the limits."""
+    converter, parts = _Converter(left_out), []
     for field, schema in schemas.items():
-        pattern = converter.whole(schema, field)
-        if pattern is None:
+        part = converter.whole(schema, field)
+        if part is None:
             raise BadInput(f"{field} has no instance of at most {MAX_DEPTH} levels", field)
-        patterns.append(pattern)
-    return patterns
+        parts.append(part)
+    return parts
 
 
-def object_pattern() -> str:
-    """The pattern of any JSON object, whose values have at most ANY_DEPTH levels."""
-    return object_of(any_value(ANY_DEPTH), 0, None)
+def object_part() -> Part:
+    """Any JSON object, whose values have at most ANY_DEPTH levels."""
+    return object_of(Joined((KEY, COLON, any_value(ANY_DEPTH))), 0, None)
 
 
-def choice_pattern(choices: Sequence[str]) -> str:
-    """The pattern of these texts."""
-    return "|".join(f"(?:{literal(choice)})" for choice in choices)
+def choice_part(choices: Sequence[str]) -> Part:
+    """These texts."""
+    return OneOf(tuple(Literal(choice) for choice in choices))
 
 
 class _Converter:
-    """Converts the parts of schemas. None is the pattern of a part without instances."""
+    """Converts the parts of schemas. None is a part without instances."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: list[str]) -> None:
         self._root: Any = None  # the schema to which references refer
-        self._parts = self._num_patterns = 0  # converted so far; each pattern takes a process
+        self._parts = self._num_patterns = 0  # converted so far
         self._compiled: set[str] = set()
+        self._left_out = left_out
 
-    def whole(self, schema: Any, field: str) -> str | None:
-        """The pattern of a schema."""
+    def whole(self, schema: Any, field: str) -> Part | None:
+        """The texts of a schema."""
         self._root = schema
         try:
             return self.convert(schema, field, {})
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:  # a keyword of a wrong type
+        except RecursionError:
+            raise BadInput(f"{field} is nested too deep", field) from None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # a keyword of a wrong type
             raise BadInput(f"{field} is not a valid JSON schema: {error}", field) from None
 
-    def convert(self, schema: Any, field: str, depths: Depths) -> str | None:
+    def convert(self, schema: Any, field: str, depths: Depths) -> Part | None:
         """`depths`: the levels of each reference around this part."""
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise BadInput(f"the schema has more than {MAX_PARTS} parts, with those of each reference", field)
+            raise TooLarge(f"the schema has more than {MAX_PARTS} parts, with those of each reference", field)
         if isinstance(schema, bool) or schema == {}:
             return any_value(ANY_DEPTH) if schema is not False else None
         if not isinstance(schema, Mapping):
@@ -105,63 +124,72 @@ class _Converter:
         combining = next((name for name in ("allOf", "anyOf", "oneOf") if name in schema), None)
         if combining is not None:
             return self._combined(schema, combining, field, depths)
-        if not schema.keys().isdisjoint(NARROWED_KEYWORDS):
+        if needs_narrowing(schema):
             return self.convert(narrowed(schema, field, self._matches), field, depths)
         return self._values(schema, field, depths)
 
-    def _values(self, schema: Schema, field: str, depths: Depths) -> str | None:
+    def _values(self, schema: Schema, field: str, depths: Depths) -> Part | None:
         """Of a schema without references, parts and keywords to narrow."""
         if "const" in schema or "enum" in schema:
             return self._constants(schema, field, depths)
         if not schema:
             return any_value(ANY_DEPTH)
-        return either(self._of_type(kind, schema, field, depths) for kind in _types(schema, field))
+        return _either(
+            self._written([partial(self._of_type, kind, schema, field, depths) for kind in _types(schema, field)])
+        )
 
-    def _constants(self, schema: Schema, field: str, depths: Depths) -> str | None:
+    def _constants(self, schema: Schema, field: str, depths: Depths) -> Part | None:
         """Those values of `enum` or `const` that also match the keywords beside it about values of their type."""
         values, kinds = _values_of(schema, field), {TYPE_OF[name] for name in schema if name in TYPE_OF}
         for kind in sorted(kinds):
             own = {name: part for name, part in schema.items() if TYPE_OF.get(name) == kind}
-            pattern = self.convert({**own, "type": kind}, field, depths)
-            automaton = self._compile(pattern, field) if pattern is not None else None
+            part = self.convert({**own, "type": kind}, field, depths)
+            automaton = automaton_of(part) if part is not None else None
             values = [
                 value
                 for value in values
                 if not _is_of(value, kind)
                 or (automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False)))
             ]
-        return either(constant(value) for value in values)
+        return _either(constant(value) for value in values)
 
     def _matches(self, pattern: Any, name: str, field: str) -> bool:
         """Whether a pattern, which JSON Schema searches in a text, is in this name."""
-        if not isinstance(pattern, str):
-            raise BadInput(f"a pattern must be a string, got {pattern!r}", field)
-        return self._compile(searched(pattern), field).accepts(name)
+        self._count_pattern(pattern, field)
+        return searched(pattern, field).accepts(json.dumps(name, ensure_ascii=False)[1:-1])
 
-    def _compile(self, pattern: str, field: str) -> PatternAutomaton:
-        if pattern not in self._compiled:
-            self._compiled.add(pattern)
-            self._count_pattern(field)
-        try:
-            return compile_pattern(pattern)
-        except BadInput as error:
-            raise BadInput(f"pattern {pattern!r}: {error.message}", field) from None
+    def _written(self, ways: Sequence[Callable[[], Part | None]]) -> list[Part | None]:
+        """The ways that can be written; the first error if none can."""
+        found: list[Part | None] = []
+        errors = []
+        for way in ways:
+            try:
+                found.append(way())
+            except TooLarge:
+                raise
+            except BadInput as error:
+                errors.append(error)
+        if errors and all(part is None for part in found):
+            raise errors[0]
+        self._left_out += [str(error.field) for error in errors]
+        return found
 
-    def _count_pattern(self, field: str) -> None:
-        """Raises: BadInput if it is one pattern too many."""
-        self._num_patterns += 1
+    def _count_pattern(self, pattern: Any, field: str) -> None:
+        """Raises: TooLarge if it is one pattern too many."""
+        self._num_patterns += str(pattern) not in self._compiled
+        self._compiled.add(str(pattern))
         if self._num_patterns > MAX_PATTERNS:
-            raise BadInput(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
+            raise TooLarge(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
 
-    def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
+    def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> Part | None:
         if kind in {"object", "array"}:
             convert = self._object if kind == "object" else self._array
             return convert(schema, field, depths)
         if kind == "string" and "pattern" in schema:
-            self._count_pattern(field)
+            self._count_pattern(schema["pattern"], field)
         if kind in SCALARS:
             return SCALARS[kind](schema, field)
-        return "(?:true|false)" if kind == "boolean" else "null"
+        return BOOLEAN if kind == "boolean" else NULL
 
     def _resolve(self, reference: Any, field: str) -> Any:
         if isinstance(reference, str) and isinstance(self._root, Mapping):
@@ -179,7 +207,7 @@ class _Converter:
                 raise BadInput(f"$ref {reference!r} refers to nothing", field)
         return found
 
-    def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> str | None:
+    def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> Part | None:
         parts = schema[name]
         siblings: Any = {key: value for key, value in schema.items() if key != name}
         if not isinstance(parts, list) or not parts:
@@ -194,9 +222,14 @@ class _Converter:
                 siblings = merged(siblings, plain, field, self._matches)
             return self.convert(siblings, field, depths)
         if name == "oneOf":
-            check_disjoint([plain for plain, _ in plains], field)
+            absent = apart([plain for plain, _ in plains], field)
+            plains = [
+                (merged(plain, without_properties(own), field, self._matches), deeper)
+                for (plain, deeper), own in zip(plains, absent, strict=True)
+            ]
         wholes = [(merged(plain, siblings, field, self._matches), deeper) for plain, deeper in plains]
-        return either(self.convert(whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes))
+        ways = [partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes)]
+        return _either(self._written(ways))
 
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
         """A part without a reference, and the levels within it. A part that is too deep is false."""
@@ -209,7 +242,7 @@ class _Converter:
             part = merged(in_own_scope(target, field), siblings, field, self._matches) if siblings else target
         return part, depths
 
-    def _array(self, schema: Schema, field: str, depths: Depths) -> str | None:
+    def _array(self, schema: Schema, field: str, depths: Depths) -> Part | None:
         schema = with_prefix_items(schema)
         least, most = count(schema, "minItems", field) or 0, count(schema, "maxItems", field)
         check_range(least, most, "minItems", field)
@@ -232,41 +265,104 @@ class _Converter:
         head = [item for item in first if item is not None][: most if most is not None else None]
         least = max(least, len(head))  # fewer are possible too, but never needed
         item = self.convert(schema.get("items", True), f"{field}.items", depths) if most != len(head) else None
-        if item is None:
-            if least > len(head):
-                return None
-            return rf"\[{COMMA.join(head)}\]"
-        more, limit = least - len(head), None if most is None else most - len(head)
-        if head:
-            return rf"\[{COMMA.join(head)}(?:{COMMA}{item}){times(more, limit)}\]"
-        return rf"\[{listed(item, more, limit)}\]"
+        if item is None and least > len(head):
+            return None
+        return array_of(head, item, least - len(head), None if most is None else most - len(head))
 
-    def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> str | None:
+    def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> Part | None:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             raise BadInput("properties must be an object, and required a list", field)
         least, most = count(schema, "minProperties", field) or 0, count(schema, "maxProperties", field)
         others = schema.get("additionalProperties", True)
         if not properties and not required:
-            value = self.convert(others, f"{field}.additionalProperties", depths)
-            if least > 1 and value is not None:  # names of our own, as others might be equal
-                if least > MAX_PROPERTIES:
-                    raise BadInput(f"minProperties is supported up to {MAX_PROPERTIES}, got {least}", field)
-                members = [(f'"key{i}"{COLON}{value}', True) for i in range(1, least + 1)]
-                return rf"\{{{members_of(members)}\}}"
-            return object_of(value, least, most) if value is not None else (None if least else r"\{\}")
+            return self._of_keys(schema, least, most, field, depths)
         missing = {name: others for name in required if name not in properties}
-        members = []
+        members: list[Member] = []
         for name, part in {**properties, **missing}.items():
-            value = self.convert(part, f"{field}.{name}", depths)
+            if name in required:
+                value = self.convert(part, f"{field}.{name}", depths)
+                if value is None:
+                    return None
+            else:
+                value = self._optional(part, f"{field}.{name}", depths)
             if value is not None:
-                members.append((f"{constant(name)}{COLON}{value}", name in required))
-            elif name in required:
-                return None
+                members.append((member(name, value), name in required))
         members = counted(members, least, most)
         if not least <= len(members) <= (len(members) if most is None else most):
             return None
-        return rf"\{{{members_of(members)}\}}"
+        return object_with(members)
+
+    def _optional(self, part: Any, field: str, depths: Depths) -> Part | None:
+        """A property that may be left out."""
+        try:
+            return self.convert(part, field, depths)
+        except TooLarge:
+            raise
+        except BadInput as error:
+            self._left_out.append(str(error.field))
+            return None
+
+    def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> Part | None:
+        """An object of keys that the schema does not name, but may have patterns for."""
+        if least > MAX_PROPERTIES:
+            raise BadInput(f"minProperties is supported up to {MAX_PROPERTIES}, got {least}", field)
+        members = [
+            (key, value)
+            for key, part, name in self._keys(schema, field, depths)
+            if (value := self.convert(part, f"{field}.{name}", depths)) is not None
+        ]
+        if not members or most == 0:
+            return None if least else object_with([])
+        if least > 1:  # distinct names
+            key, value = members[0]
+            names = list(islice(_texts(key), least)) if key is not KEY else [f'"key{i}"' for i in range(1, least + 1)]
+            whole = [(Joined((Literal(name), COLON, value)), True) for name in names]
+            return object_with(whole) if len(names) == least else None
+        return object_of(either([Joined((key, COLON, value)) for key, value in members]), least, most)
+
+    def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[Part, Any, str]]:
+        """The keys that `propertyNames` allows, each with the schema of its values, and where that is."""
+        names = self._plain(schema.get("propertyNames", True), field, depths)[0]
+        if names is True or names == {}:
+            allowed = None
+        elif (part := self.convert(names and {"type": "string", **names}, f"{field}.propertyNames", depths)) is None:
+            return
+        else:
+            allowed = automaton_of(part)
+        kinds: list[tuple[Part, Any, str]] = []
+        for pattern, value in schema.get("patternProperties", {}).items():
+            self._count_pattern(pattern, field)
+            key = Compiled(searched(pattern, field))
+            if all(product(key.automaton, one.automaton) is None for one, *_ in kinds if isinstance(one, Compiled)):
+                kinds.append((key, value, f"patternProperties.{pattern}"))  # so each key has one schema
+        for inner, value, name in kinds:
+            both = Joined((QUOTE, inner, QUOTE))
+            found = product(automaton_of(both), allowed) if allowed is not None else None
+            if allowed is None or found is not None:
+                yield both if found is None else Compiled(found), value, name
+        if not kinds:
+            other = KEY if allowed is None else Compiled(allowed)
+            yield other, schema.get("additionalProperties", True), "additionalProperties"
+
+
+def _texts(part: Part) -> Iterator[str]:
+    """Texts of a part, the shortest first, by the bytes of ASCII."""
+    automaton = automaton_of(part)
+    waiting = [("", 0)]
+    for text, state in waiting:
+        if automaton.accepting[state]:
+            yield text
+        row = automaton.next_state[state, 32:127]
+        for byte, target in enumerate(row.tolist(), 32):
+            if target >= 0 and len(waiting) < MAX_TRIED:
+                waiting.append((text + chr(byte), target))
+
+
+def _either(ways: Iterable[Part | None]) -> Part | None:
+    """The values of any of these."""
+    possible = [way for way in ways if way is not None]
+    return either(possible) if possible else None
 
 
 def _types(schema: Schema, field: str) -> list[str]:
@@ -306,14 +402,12 @@ def _is_of(value: Any, kind: str) -> bool:
     return isinstance(value, of_python[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
-def _in_order(items: Schema, least: int, most: int | None, field: str) -> str | None:
+def _in_order(items: Schema, least: int, most: int | None, field: str) -> Part | None:
     """An array of different values of a list, in its order."""
-    values = dict.fromkeys(
-        constant(value) for value in items["enum"] if any(_is_of(value, kind) for kind in _types(items, field))
-    )
+    texts = {json.dumps(value, sort_keys=True): value for value in items["enum"]}
+    values = [constant(value) for value in texts.values() if any(_is_of(value, kind) for kind in _types(items, field))]
     if least > 1 or (most is not None and most < len(values)):
         raise BadInput("uniqueItems beside minItems above 1 or maxItems is not supported", field)
     if least > len(values):
         return None
-    inner = members_of([(value, False) for value in values])
-    return rf"\[{inner.removesuffix('?') if least else inner}\]"
+    return Joined((Literal("["), members_of(counted([(value, False) for value in values], least, None)), Literal("]")))

@@ -4,7 +4,7 @@ It may accept fewer: of `multipleOf` 4 and 6, for example, the multiples of 24.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -59,6 +59,12 @@ def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
     return found
 
 
+def without_properties(names: Iterable[str]) -> Any:
+    """The schema of objects without these; of every value if there are none."""
+    found = dict.fromkeys(sorted(names), False)
+    return {"type": "object", "properties": found} if found else True
+
+
 def with_prefix_items(schema: Schema) -> dict[str, Any]:
     """Rewrite a list of `items`, the syntax until draft 2019-09, as `prefixItems`."""
     if not isinstance(schema.get("items"), list):
@@ -76,17 +82,27 @@ def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
     return {**schema, "prefixItems": [*own, *[schema.get("items", True)] * (prefix - len(own))]}
 
 
-def check_disjoint(parts: Sequence[Any], field: str) -> None:
-    """Raises: BadInput if a value could match two of the parts of oneOf."""
+def apart(parts: Sequence[Any], field: str) -> list[set[str]]:
+    """For each part of oneOf, properties without which no value of it matches another part.
+
+    Raises: BadInput if a value could match two of the parts all the same.
+    """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
-    for one, other in combinations(parts, 2):
-        if not (_types_disjoint(one, other) or _constants_disjoint(one, other)):
+    found: list[set[str]] = [set() for _ in parts]
+    for (at, one), (beside, other) in combinations(enumerate(parts), 2):
+        if _types_disjoint(one, other) or _constants_disjoint(one, other):
+            continue
+        ones, others = (set(part.get("required", [])) if isinstance(part, Mapping) else set() for part in (one, other))
+        if ones <= others or others <= ones:
             raise BadInput(
-                "oneOf is supported if its parts differ in type, or in a required property with const or enum; "
+                "oneOf is supported if its parts differ in type, in required properties, or in one with const or enum; "
                 "use anyOf",
                 field,
             )
+        found[at].add(min(others - ones))
+        found[beside].add(min(ones - others))
+    return found
 
 
 def listed_types(schema: Schema) -> list[Any]:
@@ -102,10 +118,12 @@ def _with_additional_properties(schema: Schema, other: Schema, field: str, match
         values = [value for value in schema.get("enum", [schema["const"]]) if same(value, schema["const"])]
         schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}
     additional = schema.get("additionalProperties", True)
-    named = other.get("properties", {})
+    named, matched = other.get("properties", {}), other.get("patternProperties", {})
     if additional is True or not isinstance(named, Mapping):
         return schema
     own, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    if matched:
+        schema = {**schema, "patternProperties": {**dict.fromkeys(matched, additional), **patterns}}
     further = [name for name in named if name not in own and not any(matches(key, name, field) for key in patterns)]
     return {**schema, "properties": {**dict.fromkeys(further, additional), **own}}
 
@@ -145,6 +163,10 @@ def _properties(one: Any, other: Any) -> Any:
     return {**one, **{name: _all_of(one[name], part) if name in one else part for name, part in other.items()}}
 
 
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 def _either(one: Any, other: Any) -> Any:
     return [_all_of(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None
 
@@ -163,6 +185,7 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     "anyOf": _either,
     "allOf": lambda one, other: [*one, *other],
     "uniqueItems": lambda one, other: one or other,
+    **dict.fromkeys(["pattern", "format"], lambda one, other: (*_tuple(one), *_tuple(other))),
     "multipleOf": lambda one, other: one * other if isinstance(one, int) and isinstance(other, int) else None,
 }
 

@@ -15,17 +15,31 @@ from shared.patterns.schema_merging import Matches, Schema, listed_types, merged
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
 MAX_CONTAINED = 50  # items that an array must contain
-PROPERTY_NAME_KEYWORDS = ("patternProperties", "propertyNames", "dependencies", "dependentRequired", "dependentSchemas")
+DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
+PROPERTY_NAME_KEYWORDS = ("patternProperties", "propertyNames", *DEPENDENCIES)
 
 
 def narrowed(schema: dict[str, Any], field: str, matches: Matches) -> Any:
-    """The schema without the keywords of NARROWED_KEYWORDS. Raises: BadInput naming the field."""
+    """The schema without the keywords of _RULES. Raises: BadInput naming the field."""
     found: Any = schema
     for names, narrow in _RULES:
-        if isinstance(found, Mapping) and not found.keys().isdisjoint(names):
+        if isinstance(found, Mapping) and not _keywords(found).isdisjoint(names):
             rest = {name: value for name, value in found.items() if name not in names}
             found = narrow(found, rest, field, matches)
     return found
+
+
+def needs_narrowing(schema: Schema) -> bool:
+    """Whether `narrowed` would change the schema."""
+    return not _keywords(schema).isdisjoint(name for names, _ in _RULES for name in names)
+
+
+def _keywords(schema: Schema) -> set[str]:
+    """Without the keywords about keys, where the schema names no keys itself."""
+    found = set(schema)
+    if schema.get("properties") or schema.get("required") or not found.isdisjoint(DEPENDENCIES):
+        return found
+    return found - {"patternProperties", "propertyNames"}
 
 
 def in_own_scope(part: Any, field: str) -> Any:
@@ -143,4 +157,3 @@ _RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str, Match
     (("contains", "minContains", "maxContains"), _contains),
     (PROPERTY_NAME_KEYWORDS, _named_only),
 ]
-NARROWED_KEYWORDS = frozenset(name for names, _ in _RULES for name in names)

@@ -100,7 +100,8 @@ class BodyPlanner:
         form = await self.patterns.form_of(
             wanted.forms,
             wanted.labels if wanted.alternatives is not None else (),
-            wanted.tools.pattern if wanted.tools.tools else None,
+            wanted.tools.form if wanted.tools.tools else None,
+            wanted.tools.key,
         )
         labels = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
         label_tokens = 1 + max(map(len, labels)) if labels else 0

@@ -11,20 +11,26 @@ from pydantic_core import from_json
 
 from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
-from shared.patterns.automaton import compile_pattern, longest_text
+from shared.patterns.automaton import compile_pattern
+from shared.patterns.byte_automaton import longest_text
 from shared.patterns.grammar import grammar_pattern
-from shared.patterns.json_schema import choice_pattern, schema_pattern
+from shared.patterns.json_schema import choice_part, schema_part
+from shared.patterns.parts import Compiled, Part, automaton_of
 
-MAX_KNOWN = 1_000  # patterns
+MAX_KNOWN = 1_000  # forms
+OrCalls = Callable[[Part | None, list[str]], Part | str]  # adds calls of tools to a form, or to any text
+_left_out: OrderedDict[str, Sequence[str]] = OrderedDict()  # by pattern
 TOOLS = "tools"  # the field of a form that only calls of tools give
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form that a client has given: the body's field, and what makes its pattern."""
+    """A form that a client has given: the body's field, and what makes its parts, or its pattern. `make` adds to its
+    argument the fields of what is left out. Forms with the same field and `given` are equal."""
 
     field: str
-    make: Callable[[], str]
+    make: Callable[[list[str]], Part | str]
+    given: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +48,19 @@ class TextForm:
 
 
 class FormCompiler:
-    """Compiles patterns, one at a time, as each takes a core."""
+    """Compiles forms: one regular expression at a time, as each may take a core for seconds. JSON schemas, which take
+    less, do not wait for them."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")
-        # The longest text of patterns that compile, in bytes; known ones need not wait for others
-        self._longest: OrderedDict[str, int | None] = OrderedDict()
+        self._regexes = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")
+        self._schemas = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forms")
+        self._known: OrderedDict[str, TextForm] = OrderedDict()  # which need not wait for others
 
     async def form_of(
-        self, forms: Sequence[Form], labels: Sequence[str], or_calls: Callable[[str], str] | None
+        self, forms: Sequence[Form], labels: Sequence[str], or_calls: OrCalls | None, calls: str = ""
     ) -> TextForm:
         """A form whose pattern compiles. `labels`: the texts of a choice that is read in one step; empty: none.
-        `or_calls` adds calls of tools to the pattern of a form or of any text.
+        `or_calls` adds calls of tools to a form or to any text; `calls` tells those of different tools apart.
 
         Raises: BadInput naming the wrong field.
         """
@@ -64,26 +71,59 @@ class FormCompiler:
             raise BadInput(f"give one form of the text; given: {names}", forms[1].field)
         if or_calls is None and labels:
             return TextForm(labels=labels)
-        form = forms[0] if forms else Form(TOOLS, str)
-        pattern = await asyncio.to_thread(lambda: or_calls(form.make()) if or_calls else form.make())
-        if not pattern:
+        form = forms[0] if forms else None
+        key = f"{form and (form.field, form.given)!r} {calls}"
+        if key not in self._known:
+            is_regex = form is not None and form.field.endswith(("regex", "grammar"))
+            thread = self._regexes if is_regex else self._schemas
+            made = await asyncio.get_running_loop().run_in_executor(thread, _text_form, form, or_calls)
+            self._known[key] = made
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+            return made
+        return self._known[key]
+
+
+def _text_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
+    left_out: list[str] = []
+    field = form.field if form is not None else TOOLS
+    made = form.make(left_out) if form is not None else None
+    try:
+        if or_calls is not None:
+            made = or_calls(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
+        if not made:
             return TextForm()
-        if len(pattern) > MAX_PATTERN_LENGTH:
-            raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", form.field)
-        if pattern not in self._longest:
-            try:
-                compiled = await asyncio.get_running_loop().run_in_executor(self._thread, compile_pattern, pattern)
-            except BadInput as error:
-                raise BadInput(f"{form.field}: {error.message}", form.field) from None
-            self._longest[pattern] = await asyncio.to_thread(longest_text, compiled)
-            if len(self._longest) > MAX_KNOWN:
-                self._longest.popitem(last=False)
-        return TextForm(pattern, max_bytes=self._longest.get(pattern))
+        if isinstance(made, str):
+            _check_length(made, field)
+        compiled = compile_pattern(made) if isinstance(made, str) else automaton_of(made)
+    except BadInput as error:
+        if error.field not in {None, "pattern"}:
+            raise
+        raise BadInput(f"{field}: {error.message}", field) from None
+    except RecursionError:
+        raise BadInput(f"{field} is nested too deep", field) from None
+    pattern = made if isinstance(made, str) else compiled.written()
+    _check_length(pattern, field)
+    if left_out:
+        _left_out[pattern] = left_out
+        if len(_left_out) > MAX_KNOWN:
+            _left_out.popitem(last=False)
+    return TextForm(pattern, max_bytes=longest_text(compiled))
+
+
+def _check_length(pattern: str, field: str) -> None:
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)
+
+
+def left_out(pattern: str) -> Sequence[str]:
+    """The parts of its schema that are never written, as they cannot be and need not be."""
+    return _left_out.get(pattern, ())
 
 
 def schema_form(schema: str | dict[str, object], field: str) -> Form:
     """The form of a JSON schema, or of its text."""
-    return Form(field, partial(_schema, schema, field))
+    return Form(field, partial(_schema, schema, field), schema)
 
 
 def vllm_forms(
@@ -97,11 +137,11 @@ def vllm_forms(
     if schema is not None:
         yield schema_form(schema, f"{prefix}json")
     if regex is not None:
-        yield Form(f"{prefix}regex", partial(_of_some_text, regex, f"{prefix}regex"))
+        yield Form(f"{prefix}regex", lambda _: _of_some_text(regex, f"{prefix}regex"), regex)
     if choice is not None:
-        yield Form(f"{prefix}choice", partial(choice_pattern, choice))
+        yield Form(f"{prefix}choice", lambda _: choice_part(choice), choice)
     if grammar is not None:
-        yield Form(f"{prefix}grammar", partial(_grammar, grammar, f"{prefix}grammar"))
+        yield Form(f"{prefix}grammar", lambda _: _grammar(grammar, f"{prefix}grammar"), grammar)
 
 
 def _grammar(grammar: str, field: str) -> str:
@@ -118,8 +158,8 @@ def _of_some_text(pattern: str, field: str) -> str:
     return pattern
 
 
-def _schema(schema: str | dict[str, object], field: str) -> str:
+def _schema(schema: str | dict[str, object], field: str, left_out: list[str]) -> Part:
     try:
-        return schema_pattern(from_json(schema) if isinstance(schema, str) else schema, field)
-    except (ValueError, RecursionError) as error:
+        return schema_part(from_json(schema) if isinstance(schema, str) else schema, field, left_out)
+    except ValueError as error:
         raise BadInput(f"{field} is not a JSON schema: {error}", field) from None

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from services.worker.patterns.counted_sets import counted_sets_of
 from services.worker.patterns.state_sets import StateSets
+from services.worker.patterns.token_automaton import UNREACHABLE
 from shared.arrays import Bool, Int32, Int64, UInt8
 from shared.errors import BadInput
 
@@ -33,22 +35,31 @@ class PatternConstraint:
             raise BadInput(
                 f"no text of at most {text_tokens} tokens matches the pattern; the shortest has {needed}", "pattern"
             )
-        self._sets = sets
+        self._plain, self._counted = sets, counted_sets_of(sets)
+        self._sets = sets  # those of the last sweep: plain ones as long as no counter can matter
+        self._budget = UNREACHABLE  # what the tokens of a step may add to the counter, beyond what masks do
         self._text_tokens = text_tokens
         self._mask_token_id = mask_token_id
-        self._state, self._known = 0, 0  # the automaton's state after the first `_known` tokens of the output
+        # The automaton's state and count after the first `_known` tokens of the output
+        self._state, self._count, self._known = 0, 0, 0
         self._swept = Sweep([], [], [])
 
     def check(self, output: Int32, start: int, stop: int) -> None:
         """Raises: BadInput if no text with the output's tokens matches the pattern. No mask is before `start`."""
         _, forward, backward = self._sweep(output, start, stop)
-        if not np.isin(self._sets.members(forward[0]), self._sets.members(backward[0])).any():
+        if not self._sets.has_common(forward[0], backward[0]):
             raise BadInput("the output so far does not match the pattern", "pattern")
+
+    @property
+    def counts_matter(self) -> bool:
+        """Whether the last sweep had to count."""
+        return self._sets is not self._plain
 
     def begin_step(self) -> None:
         """Limit the memory of the state sets, which requests share. Call it before any `allowed` of a step."""
-        if self._sets.is_full:
-            self._sets.forget()
+        for sets in filter(None, (self._plain, self._counted)):
+            if sets.is_full:
+                sets.forget()
 
     def allowed(self, output: Int32, start: int, stop: int) -> UInt8:
         """The tokens allowed at the masks of output[start:stop], as bits: [M, ceil(V / 8)].
@@ -79,33 +90,61 @@ class PatternConstraint:
             token_class = int(self._sets.automaton.class_of[tokens[index]])
             if not self._sets.allows(forward[at], backward[at + 1], token_class):
                 continue
+            if self._counted is not None and self._sets is self._plain:
+                added = int(self._counted.most_added[token_class]) - self._counted.per_mask
+                if added > self._budget:
+                    continue
+                self._budget -= added
             kept[index] = True
             classes[at] = token_class
             self._update(classes, forward, backward, at)
         return kept
 
     def _sweep(self, output: Int32, start: int, stop: int) -> Sweep:
+        self._advance(output[: min(start, self._text_tokens)], start)
+        block, rest = output[start : min(stop, self._text_tokens)], output[stop : self._text_tokens]
+        classes = np.where(block == self._mask_token_id, -1, self._plain.automaton.class_of[block]).tolist()
+        rest_known = int(np.flatnonzero(rest != self._mask_token_id).max(initial=-1)) + 1
+        self._choose_sets(np.concatenate([block, rest[:rest_known]]))
         automaton = self._sets.automaton
-        if self._known > start:
-            self._state, self._known = 0, 0
-        for token in output[self._known : min(start, self._text_tokens)].tolist():
-            if self._state <= automaton.ended:
-                self._state = int(automaton.next_state[self._state, automaton.class_of[token]])
-        self._known = max(start, self._known)
-        block = output[start : min(stop, self._text_tokens)]
-        classes = np.where(block == self._mask_token_id, -1, automaton.class_of[block]).tolist()
-        forward = [self._sets.of_states([self._state] if self._state <= automaton.ended else [])]
+        forward = [self._sets.of_states([self._state] if self._state <= automaton.ended else [], self._count)]
         for token_class in classes:
             forward.append(self._forward(forward[-1], token_class))
-        backward = [self._backward_after(output[stop : self._text_tokens])]
+        backward = [self._backward_after(rest, rest_known)]
         for token_class in reversed(classes):
             backward.append(self._backward(backward[-1], token_class))
         return Sweep(classes, forward, backward[::-1])
 
-    def _backward_after(self, rest: Int32) -> int:
-        """The backward set before `rest`, the last positions of the text."""
-        known = np.flatnonzero(rest != self._mask_token_id)
-        last = int(known[-1]) + 1 if len(known) else 0
+    def _advance(self, known: Int32, start: int) -> None:
+        """Read the tokens before `start` that are not read yet."""
+        automaton = self._plain.automaton
+        if self._known > start:
+            self._state, self._count, self._known = 0, 0, 0
+        for token in known[self._known :].tolist():
+            if self._state > automaton.ended:
+                break
+            token_class = automaton.class_of[token]
+            if automaton.added is not None:
+                kept = self._count if automaton.stays[self._state, token_class] else 0
+                self._count = kept + int(automaton.added[self._state, token_class])
+            self._state = int(automaton.next_state[self._state, token_class])
+            if self._state <= automaton.ended and automaton.bound[self._state] == UNREACHABLE:
+                self._count = 0
+        self._known = start
+
+    def _choose_sets(self, tokens: Int32) -> None:
+        """Use counts only where they can matter, as sets without them recur more often."""
+        if self._counted is None:
+            return
+        is_known = tokens != self._mask_token_id
+        masks = len(tokens) - int(is_known.sum())
+        added = int(self._counted.most_added[self._plain.automaton.class_of[tokens[is_known]]].sum())
+        left = self._counted.free - self._count - added - masks * self._counted.per_mask
+        self._budget = left + int(self._counted.most_added.max())
+        self._sets = self._plain if left >= 0 else self._counted
+
+    def _backward_after(self, rest: Int32, last: int) -> int:
+        """The backward set before `rest`, the last positions of the text, where only masks follow the first `last`."""
         set_id = self._sets.valid_ends(len(rest) - last)
         for token in rest[:last][::-1].tolist():
             token_class = -1 if token == self._mask_token_id else int(self._sets.automaton.class_of[token])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+from services.worker.patterns.counted_sets import counted_sets_of
 from services.worker.patterns.state_sets import StateSets
 from services.worker.patterns.token_automaton import TokenTable, tokenize
 from shared.errors import BadInput, RetryLater
@@ -43,11 +44,15 @@ class PatternCompiler:
         try:
             if self._tokens is None:
                 self._tokens = self._read_tokens()
-            return StateSets(tokenize(compile_pattern(pattern), self._tokens))
-        except BadInput as error:
-            raise BadInput(error.message, "pattern") from None
+            sets = StateSets(tokenize(compile_pattern(pattern), self._tokens))
+            counted_sets_of(sets)
         except (MemoryError, OSError) as error:
             raise RetryLater(f"the pattern cannot be compiled now: {error!r}") from error
+        except BadInput as error:
+            raise BadInput(error.message, "pattern") from None
+        except Exception as error:  # of one request, not of the instance
+            raise BadInput(f"the pattern cannot be compiled: {error!r}", "pattern") from error
+        return sets
 
 
 class PatternCache:

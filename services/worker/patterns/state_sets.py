@@ -20,10 +20,12 @@ class StateSets:
 
     def __init__(self, automaton: TokenAutomaton) -> None:
         self.automaton = automaton
+        self.counted: StateSets | None = None  # the same with counts, once they are made
         follows = followers(automaton.next_state)
         self._successors = np.packbits(follows, axis=1)
         self._predecessors = np.packbits(follows.T, axis=1)
         self._masks: dict[tuple[int, int], UInt8] = {}
+        self._mask_of: dict[bytes, UInt8] = {}  # by the classes allowed
         self.forget()
 
     def forget(self) -> None:
@@ -36,18 +38,19 @@ class StateSets:
         self._before_any: dict[int, int] = {}
         self._classes: dict[tuple[int, int], Bool] = {}
         self._masks.clear()
+        self._mask_of.clear()
 
     @property
     def is_full(self) -> bool:
         """Whether there are more sets than are worth their memory."""
         return len(self._members) > MAX_SETS
 
-    def members(self, number: int) -> Int64:
-        """The states of a set, ascending."""
-        return self._members[number]
+    def has_common(self, forward: int, backward: int) -> bool:
+        """Whether a state is in both sets."""
+        return bool(np.isin(self._members[forward], self._members[backward]).any())
 
-    def of_states(self, states: Sequence[int]) -> int:
-        """The set of these states, ascending."""
+    def of_states(self, states: Sequence[int], count: int = 0) -> int:  # noqa: ARG002  (as CountedSets has it)
+        """The set of these states, ascending, with a count."""
         return self._add(np.array(states, dtype=np.int64))
 
     def valid_ends(self, tokens_left: int) -> int:
@@ -95,7 +98,12 @@ class StateSets:
         if key not in self._masks:
             if len(self._masks) >= MAX_MASKS:
                 self._masks.clear()
-            self._masks[key] = np.packbits(self._allowed(forward, backward)[self.automaton.class_of])
+                self._mask_of.clear()
+            allowed = self._allowed(forward, backward)
+            equal = allowed.tobytes()  # many pairs allow the same tokens
+            if equal not in self._mask_of:
+                self._mask_of[equal] = np.packbits(allowed[self.automaton.class_of])
+            self._masks[key] = self._mask_of[equal]
         return self._masks[key]
 
     def _allowed(self, forward: int, backward: int) -> Bool:

@@ -1,7 +1,6 @@
 """Calls of tools in a text: how they are read, whole and piece by piece, and the patterns that allow them."""
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -10,22 +9,19 @@ from hypothesis import strategies as st
 
 from services.gateway.api.request_models import Message
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
-from services.gateway.api.tool_calls.call_syntax import (
-    CallSyntax,
-    JsonCalls,
-    TaggedCalls,
-    call_pattern,
-    find_call_syntax,
-)
+from services.gateway.api.tool_calls.call_syntax import CallSyntax, JsonCalls, TaggedCalls, call_form, find_call_syntax
 from services.gateway.api.tool_calls.call_text import Call
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.patterns.automaton import compile_pattern
-from shared.patterns.json_schema import schema_pattern
+from shared.patterns.json_containers import object_with
+from shared.patterns.json_schema import choice_part, schema_part
+from shared.patterns.parts import Part, automaton_of
 
 SYNTAXES: list[CallSyntax] = [TaggedCalls(), JsonCalls()]
 ADD = '{"name": "add", "arguments": {"a": 1, "b": "}<"}}'
-NUMBERS = schema_pattern({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
-CALLS = call_pattern({"add": NUMBERS, "n.w": r"\{\}"})
+NUMBERS = schema_part({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+CALLS = call_form({"add": NUMBERS, "n.w": object_with([])})
+FREE = automaton_of(TaggedCalls().form(CALLS, None, is_required=False, several=True))
 FEW = '{"name": "add", "arguments": {"a": 1}}'
 NOW = '{"name":"n.w","arguments":{}}'
 TOOL = UsableTool("tools[0]", "add", None, None, None)
@@ -39,14 +35,8 @@ def tagged(*calls: str) -> str:
     return "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
 
-def accepts(pattern: str, text: str) -> bool:
-    automaton = compile_pattern(pattern)
-    state = 0
-    for byte in text.encode():
-        state = int(automaton.next_state[state, byte])
-        if state < 0:
-            return False
-    return bool(automaton.accepting[state])
+def accepts(form: Part | str, text: str) -> bool:
+    return (compile_pattern(form) if isinstance(form, str) else automaton_of(form)).accepts(text)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +116,7 @@ def test_a_pattern_allows_exactly_the_calls_of_the_tools(syntax: CallSyntax) -> 
     def joined(*calls: str) -> str:
         return tagged(*calls) if isinstance(syntax, TaggedCalls) else "\n".join(calls)
 
-    one, some = syntax.pattern(CALLS, None, several=False), syntax.pattern(CALLS, None, several=True)
+    one, some = (syntax.form(CALLS, None, is_required=True, several=several) for several in (False, True))
     for text, by_one, by_some in (
         (joined(FEW), True, True),
         (joined(NOW), True, True),
@@ -153,8 +143,8 @@ def test_a_free_text_has_only_calls_of_the_tools() -> None:
 
 
 def test_a_closing_tag_ends_the_call_also_in_a_string() -> None:
-    text = schema_pattern({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
-    pattern = TaggedCalls().pattern(call_pattern({"add": text}), None, several=False)
+    text = schema_part({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    pattern = TaggedCalls().form(call_form({"add": text}), None, is_required=True, several=False)
     for value, accepted in (
         (r"<\/tool_call>", True),
         ("a < b <b> <<", True),
@@ -168,7 +158,9 @@ def test_a_closing_tag_ends_the_call_also_in_a_string() -> None:
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
 def test_a_pattern_can_allow_text_instead_of_calls(syntax: CallSyntax) -> None:
-    free, formed = (syntax.pattern(CALLS, text, several=True) for text in ("", "yes|no"))
+    free, formed = (
+        syntax.form(CALLS, text, is_required=False, several=True) for text in (None, choice_part(["yes", "no"]))
+    )
     call, wrong = (tagged(FEW), tagged(ADD)) if isinstance(syntax, TaggedCalls) else (FEW, ADD)
     assert [accepts(free, text) for text in ("", "Häuser < 3", call, wrong)] == [True, True, True, False]
     assert [accepts(formed, text) for text in ("yes", "Hello", call, wrong)] == [True, False, True, False]
@@ -177,12 +169,11 @@ def test_a_pattern_can_allow_text_instead_of_calls(syntax: CallSyntax) -> None:
 @given(st.lists(st.sampled_from((*FRAGMENTS, tagged(FEW), tagged(NOW))), max_size=8))
 def test_each_call_in_a_text_of_the_pattern_matches_its_schema(fragments: list[str]) -> None:
     text = "".join(fragments)
-    pattern = TaggedCalls().pattern(CALLS, "", several=True)
-    if re.fullmatch(pattern, text):
+    if FREE.accepts(text):
         read = TaggedCalls().reader.read(text, is_whole=True)
         assert len(read.calls) == text.count("<tool_call>")
         for call in read.calls:
-            assert re.fullmatch(NUMBERS if call.name == "add" else r"\{\}", call.arguments)
+            assert accepts(NUMBERS, call.arguments) if call.name == "add" else call.arguments == "{}"
     else:
         assert "<tool_call>" in text
 

@@ -9,9 +9,9 @@ import jsonschema_rs
 import pytest
 
 from shared.errors import BadInput
-from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_scalars import FORMATS
-from shared.patterns.json_schema import choice_pattern, object_pattern, schema_pattern, schema_patterns
+from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
+from shared.patterns.parts import automaton_of
 from shared.patterns.schema_merging import TYPE_OF
 from tests.support.pattern_texts import draw_text
 
@@ -147,26 +147,35 @@ SCHEMAS: list[Any] = [
 INFINITE = float("inf")  # as parsers of JSON read 1e999
 REFUSED: list[tuple[Any, str]] = [
     ({"not": {"minLength": 3}}, "not is not supported"),
-    ({"properties": {"a": {"$dynamicRef": "#a"}}}, "$dynamicRef is not supported"),
+    ({"properties": {"a": {"$dynamicRef": "#a"}}, "required": ["a"]}, "$dynamicRef is not supported"),
     ({"contains": {}, "maxContains": 2}, "maxContains is not supported"),
     ({"properties": {"a": True}, "propertyNames": {"not": {}}}, "propertyNames with not is not supported"),
     ({"properties": {"a": True}, "patternProperties": {"(": True}}, "is not valid"),
-    ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "two different pattern at once"),
+    ({"allOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, "no text is written that has pattern '^a' and pattern '^b'"),
     ({"type": "strin"}, "type must be among object, array"),
-    ({"type": "string", "pattern": ".*"}, "which a JSON string escapes"),
+    ({"type": "string", "pattern": "^[\x01]$"}, "no text matches the pattern"),
+    ({"type": "string", "pattern": "b(?=a)"}, "look-ahead and look-behind are not supported"),
+    ({"anyOf": [{"pattern": "a(?!a)"}, {"pattern": "a(?<=a)"}]}, "pattern 'a(?!a)': look-ahead"),
     ({"type": "string", "pattern": "("}, "is not valid"),
-    ({"type": "string", "pattern": "a", "maxLength": 3}, "pattern beside minLength or maxLength"),
+    (
+        {"type": "string", "pattern": "^abc", "maxLength": 2},
+        "no text is written that has pattern '^abc' and maxLength 2",
+    ),
+    (
+        {"type": "string", "format": "date", "pattern": "^a"},
+        "no text is written that has pattern '^a' and format 'date'",
+    ),
     ({"type": "string", "minLength": 5, "maxLength": 2}, "minLength 5 is above the maximum 2"),
     ({"type": "string", "maxLength": -1}, "maxLength must be a whole number from 0 on"),
     ({"type": "string", "maxLength": INFINITE}, "maxLength must be a whole number from 0 on"),
     ({"type": "array", "minItems": INFINITE}, "minItems must be a whole number from 0 on"),
     ({"type": "object", "minProperties": INFINITE}, "minProperties must be a whole number from 0 on"),
-    ({"type": "integer", "multipleOf": INFINITE}, "multipleOf is supported for whole numbers"),
-    ({"type": "integer", "maximum": float("nan")}, "maximum must be a number of at most 15 digits"),
-    ({"type": "number", "multipleOf": 0.1}, "multipleOf is supported for whole numbers"),
+    ({"type": "integer", "multipleOf": INFINITE}, "multipleOf must be a number, got inf"),
+    ({"type": "integer", "maximum": float("nan")}, "maximum must be a number, got nan"),
+    ({"type": "number", "multipleOf": -0.1}, "multipleOf must be above 0, got -0.1"),
     ({"type": "integer", "multipleOf": 7, "minimum": 8, "maximum": 13}, "no multiple of 7 is within the bounds"),
-    ({"type": "integer", "minimum": 3, "exclusiveMaximum": 3}, "minimum 3 is above the maximum 2"),
-    ({"type": "number", "minimum": 0.5, "maximum": 0.7}, "minimum 1 is above the maximum 0"),
+    ({"type": "integer", "minimum": 3, "exclusiveMaximum": 3}, "no number of at most 15 digits is from 3 to 3"),
+    ({"type": "number", "minimum": 0.7, "maximum": 0.5}, "no number of at most 15 digits is from 0.7 to 0.5"),
     ({"type": "array", "uniqueItems": True, "minItems": 2}, "uniqueItems is supported for items with enum"),
     ({"type": "object", "minProperties": 10**9}, "minProperties is supported up to 50"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported if"),
@@ -174,11 +183,11 @@ REFUSED: list[tuple[Any, str]] = [
     ({"enum": 3}, "enum must be a list"),
     ({"contains": {}, "minContains": 10**9}, "minContains is supported up to 50"),
     ({"contains": {}, "minContains": "two"}, "minContains must be a whole number"),
-    ({"patternProperties": {f"a{i}": True for i in range(17)}, "properties": {"b": True}}, "more than 16 patterns"),
+    ({"patternProperties": {f"a{i}": True for i in range(101)}, "properties": {"b": True}}, "more than 100 patterns"),
     ({"oneOf": [{"const": i} for i in range(1001)]}, "oneOf may have 1000 parts"),
     ({"allOf": [{"anyOf": [{"const": i} for i in range(n, n + 40)]} for n in range(2)]}, "two different anyOf at once"),
     (NESTED, "more than 5000 parts"),
-    ({"anyOf": [{"type": "string", "pattern": f"a{i}"} for i in range(17)]}, "more than 16 patterns"),
+    ({"anyOf": [{"type": "string", "pattern": f"a{i}"} for i in range(101)]}, "more than 100 patterns"),
     ({"$ref": "other.json"}, "must be # or begin with #/"),
     ({"$ref": "#/$defs/none"}, "refers to nothing"),
     ({"$ref": "#"}, "no instance of at most 3 levels"),
@@ -189,7 +198,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
 def test_each_text_of_the_pattern_is_an_instance_of_the_schema(schema: Any) -> None:
-    automaton = compile_pattern(schema_pattern(schema))
+    automaton = automaton_of(schema_part(schema))
     validator, random = jsonschema_rs.validator_for(schema, validate_formats=True), Random(0)
     texts = {draw_text(automaton, random) for _ in range(50)}
     for text in texts:
@@ -199,7 +208,7 @@ def test_each_text_of_the_pattern_is_an_instance_of_the_schema(schema: Any) -> N
 @pytest.mark.parametrize(("schema", "reason"), REFUSED)
 def test_a_schema_that_no_pattern_can_express_is_refused_by_name(schema: Any, reason: str) -> None:
     with pytest.raises(BadInput) as refused:
-        schema_pattern(schema)
+        schema_part(schema)
     assert reason in refused.value.message
 
 
@@ -214,17 +223,19 @@ def test_a_keyword_with_any_value_is_served_or_refused(name: str, value: Any) ->
         {"allOf": [{name: value}, {"type": "object"}]},
     ):
         with contextlib.suppress(BadInput):
-            assert isinstance(schema_pattern(schema), str)
+            assert automaton_of(schema_part(schema)).accepting.any()
 
 
 def test_a_pattern_of_names_takes_linear_time() -> None:
     names = {"patternProperties": {"(a+)+$": True}, "properties": {"a" * 200 + "b": {"type": "null"}}}
-    assert "null" in schema_pattern(names)
+    assert automaton_of(schema_part(names)).accepts("{}")
 
 
 def test_an_error_names_the_part_of_the_schema() -> None:
     with pytest.raises(BadInput) as refused:
-        schema_pattern({"type": "object", "properties": {"a": {"type": "array", "items": {"$dynamicRef": ""}}}})
+        schema_part(
+            {"type": "object", "properties": {"a": {"type": "array", "items": {"$dynamicRef": ""}}}, "required": ["a"]}
+        )
     assert refused.value.field == "schema.a.items"
 
 
@@ -232,7 +243,7 @@ def test_an_error_names_the_part_of_the_schema() -> None:
     "text", ['{"name": "Ann"}', '{"name": "A", "born": "2024-03-31", "tags": [3, null]}', '{"name":"é\\"","tags":[]}']
 )
 def test_the_usual_instances_of_a_schema_match_its_pattern(text: str) -> None:
-    automaton, state = compile_pattern(schema_pattern(PERSON)), 0
+    automaton, state = automaton_of(schema_part(PERSON)), 0
     for byte in text.encode():
         state = int(automaton.next_state[state, byte])
         assert state >= 0
@@ -240,20 +251,27 @@ def test_the_usual_instances_of_a_schema_match_its_pattern(text: str) -> None:
 
 
 def test_any_json_object_is_an_object_of_few_levels() -> None:
-    automaton, random = compile_pattern(object_pattern()), Random(1)
+    automaton, random = automaton_of(object_part()), Random(1)
     for _ in range(50):
         assert isinstance(json.loads(draw_text(automaton, random)), dict)
 
 
 def test_a_choice_is_one_of_the_texts_in_their_own_characters() -> None:
     choices = ["a.b", "(c|d)*", "\\n", "é$^", "a"]
-    automaton, random = compile_pattern(choice_pattern(choices)), Random(2)
+    automaton, random = automaton_of(choice_part(choices)), Random(2)
     assert {draw_text(automaton, random) for _ in range(100)} == set(choices)
 
 
 def test_schemas_of_several_fields_share_the_limits() -> None:
-    texts = {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": "a"} for i in range(9)}}
-    assert len(schema_patterns({"one": texts, "two": {"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"}})) == 2
-    with pytest.raises(BadInput, match="more than 16 patterns") as refused:
-        schema_patterns({"one": texts, "two": texts})
-    assert refused.value.field == "two.p7"
+    texts, others = (
+        {
+            "type": "object",
+            "required": ["p50"],
+            "properties": {f"p{i}": {"type": "string", "pattern": f"{c}{i}"} for i in range(51)},
+        }
+        for c in "ab"
+    )
+    assert len(schema_parts({"one": texts, "two": {"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"}}, [])) == 2
+    with pytest.raises(BadInput, match="more than 100 patterns") as refused:
+        schema_parts({"one": texts, "two": others}, [])
+    assert refused.value.field == "two.p49"

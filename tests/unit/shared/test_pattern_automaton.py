@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from shared.errors import BadInput, RetryLater
 from shared.patterns import automaton
-from shared.patterns.automaton import (
-    MAX_SECONDS,
-    MAX_STATES,
-    PatternAutomaton,
-    compile_pattern,
-    longest_text,
-    without_anchors,
-)
+from shared.patterns.automaton import MAX_SECONDS, compile_pattern, without_anchors
+from shared.patterns.byte_automaton import MAX_STATES, PatternAutomaton, longest_text
 from shared.patterns.compile import END, useful
 from tests.support.pattern_texts import draw_text
 

@@ -18,20 +18,43 @@ from services.worker.patterns.token_automaton import FORBIDDEN, UNREACHABLE, Tok
 from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.patterns.automaton import MAX_SECONDS, compile_pattern
+from shared.patterns.parts import NOTHING, Characters, Joined, Literal, Looped, Repeated, automaton_of
 
 MASK, END, SPECIAL = 0, 1, 2
 TEXTS = (b"", b"", b"", b"a", b"b", b"ab", b"ba", b"c", "é".encode(), "é".encode()[:1], "é".encode()[1:])
 TOKENS = range(END, len(TEXTS))
 TABLE = TokenTable.of(TEXTS, [END], len(TEXTS))
 LENGTH = 3
+LETTER = Characters(((ord("a"), ord("b")), (ord("é"), ord("é"))))
+COUNTED = {  # the same texts with a counter
+    "[abé]{0,2}": automaton_of(Looped(NOTHING, LETTER, NOTHING, 2)),
+    "[abé]{1,4}c": automaton_of(Joined((LETTER, Looped(NOTHING, LETTER, NOTHING, 3), Literal("c")))),
+    "([abé]{0,3}c)*": automaton_of(Repeated(Joined((Looped(NOTHING, LETTER, NOTHING, 3), Literal("c"))))),
+    "bounded": automaton_of(Repeated(Joined((Looped(NOTHING, LETTER, NOTHING, 20), Literal("c"))))),
+    "a(ba){0,2}c?": automaton_of(
+        Joined((Looped(Literal("a"), Literal("b"), NOTHING, 2), Repeated(Literal("c"), 0, 1)))
+    ),
+}
 patterns = st.sampled_from(
-    ["a*", "(ab)*c", "[abc]{4}", "a{2,5}b?", "(ab|ba)+", "é+", "a?é?b?", "(a|bb)*", "[^a]*", "c(a|b){3}c"]
+    [
+        "a*",
+        "(ab)*c",
+        "[abc]{4}",
+        "a{2,5}b?",
+        "(ab|ba)+",
+        "é+",
+        "a?é?b?",
+        "(a|bb)*",
+        "[^a]*",
+        "c(a|b){3}c",
+        *(name for name in COUNTED if name != "bounded"),
+    ]
 )
 
 
 @cache
 def sets_of(pattern: str) -> StateSets:
-    return StateSets(tokenize(compile_pattern(pattern), TABLE))
+    return StateSets(tokenize(COUNTED.get(pattern) or compile_pattern(pattern), TABLE))
 
 
 def matches(pattern: str, tokens: tuple[int, ...], text_tokens: int) -> bool:
@@ -124,7 +147,7 @@ def test_tokens_that_lead_alike_are_one_class() -> None:
 @given(patterns)
 def test_the_tokens_left_are_those_of_the_shortest_way_to_an_end(pattern: str) -> None:
     automaton = sets_of(pattern).automaton
-    is_final = np.append(compile_pattern(pattern).accepting, True)
+    is_final = np.append((COUNTED.get(pattern) or compile_pattern(pattern)).accepting, True)
     left = np.where(is_final, 0, UNREACHABLE).astype(np.int64)
     for _ in left:
         left = np.minimum(left, np.append(left, UNREACHABLE)[automaton.next_state].min(axis=1) + 1)
@@ -148,6 +171,26 @@ def test_a_pattern_with_too_many_kinds_of_tokens_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(token_automaton, "MAX_ENTRIES", (len(pattern.next_state) + 1) * (columns - 1))
     with pytest.raises(BadInput, match="the pattern is too large"):
         tokenize(pattern, TABLE)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([8, 24, 64]))
+def test_counts_matter_only_near_their_bound(seed: int, length: int) -> None:
+    """A step mostly uses the sets without counts, and no bound is ever broken."""
+    sets, random, block = sets_of("bounded"), Random(seed), 8
+    constraint, output, used = PatternConstraint(sets, length, MASK), np.zeros(length, np.int32), set()
+    for start in range(0, length, block):
+        while (masks := start + np.flatnonzero(output[start : start + block] == MASK)).size:
+            rows = np.unpackbits(constraint.allowed(output, start, start + block), axis=1, count=len(TEXTS))
+            tokens = np.array([random.choice(np.flatnonzero(row).tolist()) for row in rows], np.int64)
+            kept = constraint.choose(
+                start, masks, tokens, np.array(random.sample(range(len(masks)), min(3, len(masks))))
+            )
+            output[masks[kept]] = tokens[kept]
+            used.add(constraint.counts_matter)
+    text = b"".join(TEXTS[token] for token in output.tolist() if token != END).decode()
+    assert re.fullmatch("([abé]{0,20}c)*", text)
+    assert False in used
 
 
 def test_sets_that_are_forgotten_change_no_answer() -> None:

@@ -17,7 +17,7 @@ from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import MAX_TOOLS, check_choice
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
 from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
-from shared.patterns.json_schema import object_pattern
+from shared.patterns.json_schema import object_part
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`
 MAX_ID_LENGTH = 100  # characters
@@ -88,7 +88,7 @@ class ResponseTextFormat(Lenient):
         """The form of the text; empty: any text."""
         if self.schema_ is not None:
             return [schema_form(self.schema_, FORM_FIELD)]
-        return [Form(FORM_FIELD, object_pattern)] if self.type == "json_object" else []
+        return [Form(FORM_FIELD, object_part)] if self.type == "json_object" else []
 
     @model_validator(mode="after")
     def _require_schema(self) -> Self:

@@ -5,14 +5,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from services.gateway.api.tool_calls.call_text import CallReader
-from shared.patterns.json_containers import COLON, COMMA
-from shared.patterns.json_scalars import CHARACTER, constant, literal
+from shared.errors import BadInput
+from shared.patterns.byte_automaton import product
+from shared.patterns.gbnf import literal
+from shared.patterns.json_containers import COMMA, member
+from shared.patterns.json_scalars import constant
+from shared.patterns.parts import (
+    NOTHING,
+    Compiled,
+    Joined,
+    Literal,
+    Looped,
+    OneOf,
+    Part,
+    Repeated,
+    automaton_of,
+    either,
+)
+from shared.patterns.regex import read_regex
 
 Turn = Mapping[str, Any]  # a message as chat templates take it
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-# A JSON string without `</`, which may be escaped as `<\/`: so a closing tag always ends the call.
-STRING = f"{CHARACTER}*"
-STRING_WITHOUT_TAG = r'(?:[^"\\<\x00-\x1F\x7F]|\\["\\/bfnrt]|<+(?:[^"\\</\x00-\x1F\x7F]|\\["\\/bfnrt]))*<*'
+NEWLINE = Repeated(Literal("\n"), 0, 1)
+WITHOUT_CLOSING = r"(?:[^<]|<+[^</])*<*"  # texts without `</`, so that a closing tag always ends the call
 INSTRUCTION = (
     "You can call these functions:\n{functions}\n"
     'To call functions, reply with one line {{"name": "NAME", "arguments": {{...}}}} for each call and nothing else. '
@@ -28,11 +43,11 @@ class CallSyntax(Protocol):
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         """The turns and the tools that the chat template gets. `functions`: those that the model may call."""
 
-    def pattern(self, call_pattern: str, text_pattern: str | None, *, several: bool) -> str:
-        """The pattern of whole texts.
+    def form(self, call: Part, text: Part | None, *, is_required: bool, several: bool) -> Part:
+        """The form of whole texts.
 
-        `call_pattern`: that of one call. `text_pattern`: that of texts without a call; empty: any text; None: each text
-        has a call. `several`: a text may have more than one call.
+        `call`: that of one call. `text`: that of texts without a call; None: any text. `is_required`: each text has a
+        call. `several`: a text may have more than one call. Raises: BadInput.
         """
 
     def free_pattern(self, names: Sequence[str]) -> str:
@@ -47,16 +62,19 @@ class TaggedCalls(CallSyntax):
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         return list(turns), [{"type": "function", "function": function} for function in functions]
 
-    def pattern(self, call_pattern: str, text_pattern: str | None, *, several: bool) -> str:
-        call = f"{OPENING}\n?{call_pattern.replace(STRING, STRING_WITHOUT_TAG)}\n?{CLOSING}"
-        calls = f"(?:{call}\n?)+" if several else call
-        if text_pattern is None:
+    def form(self, call: Part, text: Part | None, *, is_required: bool, several: bool) -> Part:
+        tagged = product(automaton_of(call), automaton_of(read_regex(WITHOUT_CLOSING)))
+        if tagged is None:
+            raise BadInput("no arguments without </ are valid", "tools")
+        whole = Joined((Literal(OPENING), NEWLINE, Compiled(tagged), NEWLINE, Literal(CLOSING)))
+        calls = _calls(whole, several=several)
+        if is_required:
             return calls
-        return f"(?:{text_pattern})|{calls}" if text_pattern else f"{_without(OPENING)}(?:{calls})?"
+        return OneOf((text, calls)) if text else Joined((read_regex(_without(OPENING)), Repeated(calls, 0, 1)))
 
     def free_pattern(self, names: Sequence[str]) -> str:
-        text, name = _without(OPENING), "|".join(map(constant, names))
-        head = rf'\{{"name"{COLON}(?:{name}){COMMA}"arguments"{COLON}\{{'
+        text, name = _without(OPENING), "|".join(map(literal, names))
+        head = rf'\{{"name":[ ]?"(?:{name})",[ ]?"arguments":[ ]?\{{'
         return f"{text}(?:{OPENING}\n?{head}{text})*"
 
 
@@ -75,11 +93,11 @@ class JsonCalls(CallSyntax):
             return [{"role": "system", "content": f"{plain[0]['content']}\n\n{system}"}, *plain[1:]], []
         return [{"role": "system", "content": system}, *plain], []
 
-    def pattern(self, call_pattern: str, text_pattern: str | None, *, several: bool) -> str:
-        calls = f"(?:{call_pattern}\n?)+" if several else call_pattern
-        if text_pattern is None:
+    def form(self, call: Part, text: Part | None, *, is_required: bool, several: bool) -> Part:
+        calls = _calls(call, several=several)
+        if is_required:
             return calls
-        return f"(?:{text_pattern})|{calls}" if text_pattern else rf"(?:[^\s{{](?s:.)*)?|{calls}"
+        return OneOf((text or read_regex(r"(?:[^\s{](?s:.)*)?"), calls))
 
     def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
         return ""  # a text may begin as a call does
@@ -90,10 +108,16 @@ def find_call_syntax(template: str) -> CallSyntax:
     return TaggedCalls() if OPENING in template and "tools" in template else JsonCalls()
 
 
-def call_pattern(arguments: Mapping[str, str]) -> str:
-    """The pattern of one call. `arguments`: the pattern of each function's arguments, by the function's name."""
-    ways = (f'"name"{COLON}{constant(name)}{COMMA}"arguments"{COLON}{each}' for name, each in arguments.items())
-    return rf"\{{(?:{'|'.join(ways)})\}}"
+def call_form(arguments: Mapping[str, Part]) -> Part:
+    """One call. `arguments`: the arguments of each function, by the function's name."""
+    ways = [
+        Joined((member("name", constant(name)), COMMA, member("arguments", own))) for name, own in arguments.items()
+    ]
+    return Joined((Literal("{"), either(ways), Literal("}")))
+
+
+def _calls(call: Part, *, several: bool) -> Part:
+    return Joined((Looped(call, NEWLINE, NOTHING), NEWLINE)) if several else call
 
 
 def _plain(turn: Turn, names: Mapping[str, str]) -> Turn:

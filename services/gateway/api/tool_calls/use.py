@@ -8,12 +8,15 @@ from typing import Any, Self
 from pydantic_core import from_json
 
 from services.gateway.api.prompts import Chat
-from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn, call_pattern
+from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn, call_form
 from services.gateway.api.tool_calls.call_text import ReadText
 from shared.errors import BadInput
-from shared.patterns.json_schema import schema_patterns
+from shared.patterns.json_schema import schema_parts
+from shared.patterns.parts import Part
+from shared.patterns.schema_merging import ASSERTIONS
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
+NO_RULES = {"type", "properties", "required", "additionalProperties"}  # of arguments that declare no properties
 ROLES = {"developer": "system"}  # chat templates have no role `developer`
 
 
@@ -40,7 +43,11 @@ class UsableTool:
             return NO_ARGUMENTS
         if self.parameters.get("type", "object") != "object":
             raise BadInput(f"{self.field} must be of the type object", self.field)
-        return self.parameters or {"type": "object"}
+        rest = self.parameters.keys() - NO_RULES
+        declares = (
+            self.parameters.get("properties") or self.parameters.get("required") or not rest.isdisjoint(ASSERTIONS)
+        )
+        return self.parameters if declares or self.parameters.get("additionalProperties") else NO_ARGUMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +82,30 @@ class ToolUse:
         """Whether the pattern of the text allows only calls that match their schema."""
         return self.is_required or any(tool.strict for tool in self.tools)
 
-    def pattern(self, text_pattern: str) -> str:
-        """The pattern of the whole text. `text_pattern`: that of texts without calls; empty: any text.
+    @property
+    def key(self) -> str:
+        """Equal for uses with the same form."""
+        return f"{type(self.syntax).__name__} {self.tools} {self.is_required} {self.several}" if self.tools else ""
+
+    def form(self, text: Part | None, left_out: list[str]) -> Part | str:
+        """The form of the whole text, or its pattern; empty: any text. `text`: that of texts without calls; None: any.
+        `left_out` gets the fields of what cannot be written and is not needed.
 
         Raises: BadInput.
         """
         names = [tool.name for tool in self.tools]
-        if not self.is_constrained and not text_pattern:
+        if not self.is_constrained and text is None:
             return self.syntax.free_pattern(names)
         try:
-            arguments = schema_patterns({tool.field: tool.schema for tool in self.tools})
+            arguments = schema_parts({tool.field: tool.schema for tool in self.tools}, left_out)
         except BadInput as error:
             field = str(error.field)
             message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
             raise BadInput(message, field) from None
         except RecursionError:
             raise BadInput("tools has a schema with too many levels", "tools") from None
-        calls = call_pattern(dict(zip(names, arguments, strict=True)))
-        return self.syntax.pattern(calls, None if self.is_required else text_pattern, several=self.several)
+        call = call_form(dict(zip(names, arguments, strict=True)))
+        return self.syntax.form(call, text, is_required=self.is_required, several=self.several)
 
     def read(self, text: str, is_whole: bool) -> ReadText:
         """The content and the calls of a text. `is_whole`: nothing follows it."""

@@ -1,0 +1,271 @@
+"""Reads regular expressions, of JSON Schema and of Rust, into parts.
+
+It knows the syntax that both have. Where the languages differ, as about letters beyond ASCII in \\w, a text is one that
+matches in both. `UnknownSyntaxError` is raised for the rest, which is left to outlines-core.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from shared.errors import BadInput
+from shared.patterns.parts import (
+    BEGIN,
+    BEGIN_LINE,
+    END,
+    END_LINE,
+    Anchor,
+    Characters,
+    Joined,
+    Part,
+    Range,
+    Repeated,
+    either,
+    without,
+)
+
+ALL: tuple[Range, ...] = ((0, 0x10FFFF),)
+WIDE = (0x80, 0x10FFFF)
+DIGITS, LETTERS = ((48, 57),), ((48, 57), (65, 90), (95, 95), (97, 122))
+SPACES = ((9, 13), (32, 32))
+ALL_SPACES: tuple[Range, ...] = (
+    *SPACES,
+    (28, 31),
+    (0x85, 0x85),
+    (0xA0, 0xA0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x2028, 0x2029),
+)
+ALL_SPACES += ((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF))
+CLASSES = {"d": (DIGITS, (*DIGITS, WIDE)), "w": (LETTERS, (*LETTERS, WIDE)), "s": (SPACES, ALL_SPACES)}
+LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
+CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
+HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[xu]\{([0-9A-Fa-f]{1,6})\}")
+GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[ims]*)(?:-(?P<off>[ims]+))?(?P<end>[:)]))")
+TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
+BRACKETS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]", re.DOTALL)
+MAX_NESTING = 100
+MAX_FOLDED = 5_000  # characters of a class without regard to case
+
+
+class UnknownSyntaxError(Exception):
+    """A syntax that only outlines-core knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    i: bool = False  # letters of both cases
+    m: bool = False  # ^ and $ are those of lines
+    s: bool = False  # a dot is also the end of a line
+
+
+def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool = False) -> Part:
+    """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string.
+
+    Raises: UnknownSyntaxError; BadInput for look-around, back-references and word boundaries.
+    """
+    return _Reader(pattern, lambda codes: _characters(codes, within, escaped), of_rust=not escaped).whole()
+
+
+@lru_cache(10_000)
+def _characters(codes: tuple[Range, ...], within: tuple[Range, ...], escaped: bool) -> Part:
+    return Characters(without(codes, without(ALL, within)), escaped)
+
+
+def split_looks(pattern: str) -> tuple[list[tuple[str, str]], str]:
+    """The look-aheads at the beginning of a pattern, as = or ! and what follows it, and the pattern without them."""
+    looks: list[tuple[str, str]] = []
+    rest = pattern.removeprefix("^")
+    while rest != pattern and rest.startswith(("(?=", "(?!")):
+        depth = 0
+        for found in BRACKETS.finditer(rest):
+            depth += {"(": 1, ")": -1}.get(found[0], 0)
+            if not depth and found[0] == ")":
+                looks.append((rest[2], rest[3 : found.start()]))
+                rest = rest[found.end() :]
+                break
+        else:
+            return [], pattern
+    depth = 0
+    for found in BRACKETS.finditer(rest):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if found[0] == "|" and not depth:  # the look-aheads are those of one alternative
+            return [], pattern
+    return looks, f"^{rest}" if looks else pattern
+
+
+class _Reader:
+    def __init__(self, text: str, characters: Callable[[tuple[Range, ...]], Part], *, of_rust: bool) -> None:
+        self._text, self._at, self._nesting, self._of_rust = text, 0, 0, of_rust
+        self._characters = characters
+
+    def whole(self) -> Part:
+        found = self._alternatives(Flags())
+        if self._at < len(self._text):
+            raise UnknownSyntaxError("a ) without its (")
+        return found
+
+    def _alternatives(self, flags: Flags) -> Part:
+        ways: list[Part] = []
+        parts: list[Part] = []
+        while self._at < len(self._text) and self._text[self._at] != ")":
+            group = GROUP.match(self._text, self._at)
+            if self._text[self._at] == "|":
+                self._at += 1
+                ways.append(Joined(tuple(parts)))
+                parts = []
+            elif group is not None and group["end"] == ")":  # until the end of the group around it
+                self._at = group.end()
+                flags = _changed(flags, group)
+            else:
+                parts.append(self._repeated(self._atom(flags)))
+        return either([*ways, Joined(tuple(parts))])
+
+    def _repeated(self, part: Part) -> Part:
+        while self._at < len(self._text) and self._text[self._at] in "*+?{":
+            sign, found = self._text[self._at], TIMES.match(self._text, self._at)
+            if sign == "{" and found is None:
+                break
+            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(sign, (0, None))
+            if found is not None:
+                least = int(found[1])
+                most = (int(found[3]) if found[3] else None) if found[2] else least
+            if most is not None and most < least:
+                raise UnknownSyntaxError("a range that is empty")
+            self._at = found.end() if found is not None else self._at + 1
+            if self._text[self._at : self._at + 1] == "?":  # the shortest match: the same texts
+                self._at += 1
+            part = Repeated(part, least, most)
+        return part
+
+    def _atom(self, flags: Flags) -> Part:
+        sign = self._text[self._at]
+        if sign == "(":
+            return self._group(flags)
+        if sign == "[":
+            return self._class(flags)
+        self._at += 1
+        if sign == "\\":
+            return self._escape(flags)
+        if sign == ".":
+            return self._characters(ALL if flags.s else without(ALL, LINE_ENDS))
+        if sign in "^$":
+            begin, end = (BEGIN_LINE, END_LINE) if flags.m else (BEGIN, END)
+            return Anchor(begin if sign == "^" else end)
+        if sign in "*+?":
+            raise UnknownSyntaxError("nothing to repeat")
+        return self._characters(_folded([(ord(sign), ord(sign))], flags))
+
+    def _group(self, flags: Flags) -> Part:
+        if self._text.startswith(("(?=", "(?!", "(?<=", "(?<!"), self._at):
+            raise BadInput("look-ahead and look-behind are not supported", "pattern")
+        group = GROUP.match(self._text, self._at)
+        if group is None and self._text.startswith("(?", self._at):
+            raise UnknownSyntaxError("flags")
+        self._at = group.end() if group is not None else self._at + 1
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise BadInput(f"the pattern has more than {MAX_NESTING} groups within each other", "pattern")
+        inner = self._alternatives(_changed(flags, group) if group is not None else flags)
+        self._nesting -= 1
+        if self._text[self._at : self._at + 1] != ")":
+            raise UnknownSyntaxError("a ( without its )")
+        self._at += 1
+        return inner
+
+    def _escape(self, flags: Flags) -> Part:
+        sign = self._text[self._at : self._at + 1]
+        if sign in {"A", "z"}:
+            self._at += 1
+            return Anchor(BEGIN if sign == "A" else END)
+        if sign and sign in "bB123456789k":
+            reason = "word boundaries" if sign in "bB" else "back-references"
+            raise BadInput(f"{reason} are not supported", "pattern")
+        if sign and sign in "DWS":
+            self._at += 1
+            return self._characters(without(ALL, CLASSES[sign.lower()][1]))
+        if sign and sign in "dws":
+            self._at += 1
+            return self._characters(CLASSES[sign][0])
+        code = self._code()
+        return self._characters(_folded([(code, code)], flags))
+
+    def _code(self) -> int:
+        """The character of an escape."""
+        found, sign = HEX.match(self._text, self._at), self._text[self._at : self._at + 1]
+        if found is not None:
+            self._at = found.end()
+            code = int(found[1] or found[2] or found[3], 16)
+            if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+                raise UnknownSyntaxError("no character")
+            return code
+        if not sign or (sign not in CONTROLS and sign.isalnum()):
+            raise UnknownSyntaxError(f"the escape \\{sign}")
+        self._at += 1
+        return CONTROLS.get(sign, ord(sign))
+
+    def _class(self, flags: Flags) -> Part:
+        start = self._at
+        inverted = self._text[start + 1 : start + 2] == "^"
+        self._at += 1 + inverted
+        if self._text[self._at : self._at + 1] == "]":
+            raise UnknownSyntaxError("a ] that may be the class's end or its first character")
+        codes: list[Range] = []
+        while self._text[self._at : self._at + 1] not in {"]", ""}:
+            first = self._member(inverted, codes)
+            after = self._text[self._at + 1 : self._at + 2]
+            if first is not None and self._text[self._at : self._at + 1] == "-" and after not in {"]", ""}:
+                self._at += 1
+                last = self._member(inverted, codes)
+                if last is None or last < first:
+                    raise UnknownSyntaxError("no range")
+                codes.append((first, last))
+            elif first is not None:
+                codes.append((first, first))
+        if self._at >= len(self._text):
+            raise UnknownSyntaxError("a [ without its ]")
+        self._at += 1
+        folded = _folded(codes, flags)
+        if inverted and flags.i:  # other letters that are k and s in lower case
+            folded = (*folded, (0x212A, 0x212A), (0x17F, 0x17F))
+        return self._characters(without(ALL, folded) if inverted else folded)
+
+    def _member(self, inverted: bool, codes: list[Range]) -> int | None:
+        """A character; None after a class such as \\d, which it adds."""
+        sign, after = self._text[self._at], self._text[self._at + 1 : self._at + 2]
+        self._at += 1
+        if self._of_rust and (sign == "[" or (sign == after and sign in "&-~")):  # sets in sets
+            raise UnknownSyntaxError("a set of sets")
+        if sign != "\\":
+            return ord(sign)
+        if after and after in "dwsDWS":
+            self._at += 1
+            narrow, wide = CLASSES[after.lower()]
+            if after.isupper():
+                narrow, wide = without(ALL, wide), without(ALL, narrow)
+            codes += wide if inverted else narrow
+            return None
+        if after == "b":
+            self._at += 1
+            return 8
+        return self._code()
+
+
+def _changed(flags: Flags, group: re.Match[str]) -> Flags:
+    on, off = group["on"] or "", group["off"] or ""
+    return replace(flags, **dict.fromkeys(on, True), **dict.fromkeys(off, False))
+
+
+def _folded(codes: list[Range], flags: Flags) -> tuple[Range, ...]:
+    """With the letters of the other case."""
+    if not flags.i:
+        return tuple(codes)
+    if sum(last - first + 1 for first, last in codes) > MAX_FOLDED and not set(codes) & {WIDE}:
+        raise UnknownSyntaxError("many letters of both cases")
+    found = list(codes)
+    for first, last in codes:
+        for code in range(first, last + 1) if (first, last) != WIDE else ():
+            found += [(ord(each), ord(each)) for each in (chr(code).lower(), chr(code).upper()) if len(each) == 1]
+    return tuple(found)

@@ -1,0 +1,137 @@
+"""Keywords beside each other: each text of a schema is valid by an independent validator, or the schema is refused."""
+
+import json
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.errors import BadInput
+from shared.patterns.json_scalars import FORMATS
+from shared.patterns.json_schema import schema_part
+from shared.patterns.parts import automaton_of
+from tests.support.pattern_texts import draw_text
+from tests.support.written_schemas import WRITTEN
+
+PATTERNS: tuple[str, ...] = (
+    r"\S",
+    ".+",
+    "^session:.+$",
+    "[^@]+@[^@]+",
+    "^cat$|^dog$",
+    "(^a$)|(^b$)",
+    "(?i)^abc",
+    "(?m)^x$",
+    "^[a-z]{2,40}$",
+)
+PATTERNS += (r"^\w+\.\d$", '["\\\\]', r"^(?!.*--)[a-z-]+$", "^$|^a", "[é-ü]", "^[^a]*$", r"\d{4}$")
+BOUNDS = st.sampled_from(
+    (-1.7e308, -(2.0**70), -9007199254740991, -17, -0.5, 0, 0.2, 0.25, 0.4, 1, 3.75, 99, 1e20, 2**63 - 1, 1.7e308)
+)
+STRINGS = {
+    "minLength": st.sampled_from((0, 1, 3, 12, 60)),
+    "maxLength": st.sampled_from((0, 2, 10, 36, 255, 2083, 524288)),
+    "pattern": st.sampled_from(PATTERNS),
+    "format": st.sampled_from(sorted(FORMATS)),
+}
+NUMBERS = {
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), BOUNDS),
+    "multipleOf": st.sampled_from((1, 3, 0.01, 0.05, 0.5, 2.5, 7, 86400)),
+}
+ITEMS = st.sampled_from(({"type": "integer"}, {"type": "string", "maxLength": 300}, {"enum": [1, "a"]}, {}))
+ARRAYS = {
+    "items": ITEMS,
+    "prefixItems": st.lists(ITEMS, min_size=1, max_size=2),
+    "minItems": st.sampled_from((0, 1, 2, 5)),
+    "maxItems": st.sampled_from((1, 3, 40, 1000)),
+    "contains": st.just({"const": 1}),
+    "uniqueItems": st.booleans(),
+}
+OBJECTS = {
+    "properties": st.sampled_from(
+        ({"ab": {"type": "null"}}, {"ab": {"type": "integer"}, "x1": {"type": "string"}}, {})
+    ),
+    "required": st.sampled_from((["ab"], ["x1"], [])),
+    "additionalProperties": st.sampled_from((False, True, {"type": "integer"})),
+    "patternProperties": st.sampled_from(({"^[a-z]{2}$": {"type": "integer"}}, {"^x": {"type": "string"}, "b$": {}})),
+    "propertyNames": st.sampled_from(({"maxLength": 3}, {"pattern": "^[a-z]+$"}, {"enum": ["ab", "x1"]})),
+    "minProperties": st.sampled_from((0, 1, 2)),
+    "maxProperties": st.sampled_from((0, 1, 300)),
+}
+KINDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "string": STRINGS,
+    "number": NUMBERS,
+    "integer": NUMBERS,
+    "array": ARRAYS,
+    "object": OBJECTS,
+}
+
+
+def texts_of(schema: Any) -> set[str]:
+    """Texts of the schema. Raises: BadInput."""
+    automaton, random, found = automaton_of(schema_part(schema)), Random(0), set()
+    for _ in range(20):
+        try:
+            found.add(draw_text(automaton, random))
+        except IndexError:  # the walk has used the whole bound, and needs more
+            continue
+    return found
+
+
+def check(schema: Any) -> None:
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    for text in texts_of(schema):
+        assert validator.is_valid(json.loads(text)), text
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data(), st.sampled_from(sorted(KINDS)), st.booleans())
+def test_no_text_breaks_a_rule_of_its_schema(data: st.DataObject, kind: str, apart: bool) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(KINDS[kind])), min_size=1, max_size=3, unique=True))
+    parts = [{"type": kind, name: data.draw(KINDS[kind][name])} for name in names]
+    schema: Any = {"allOf": parts} if apart else {name: value for part in parts for name, value in part.items()}
+    with suppress(BadInput):  # refused
+        check(schema)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_schemas_that_tools_and_libraries_write_are_served(name: str) -> None:
+    check(WRITTEN[name])
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "refused"),
+    [
+        ({"type": "number", "minimum": 0.2, "maximum": 0.4}, ["0.2", "0.31", "0.40"], ["0", "0.19", "0.41", "1"]),
+        ({"type": "number", "exclusiveMinimum": -1.5, "maximum": 2}, ["-1.49", "-0.5", "2", "2.0"], ["-1.5", "2.01"]),
+        ({"type": "integer", "minimum": -9223372036854775808, "maximum": 5}, ["-999999999999999", "5"], ["6"]),
+        ({"type": "number", "multipleOf": 0.05}, ["0.05", "1.25", "2"], ["0.01", "0.051"]),
+        ({"type": "string", "pattern": '^"\\w\\\\$'}, [r'"\"a\\"'], ['""a"']),
+        ({"type": "string", "maxLength": 900}, [f'"{"é" * 900}"', '""'], [f'"{"é" * 901}"']),
+        ({"type": "array", "items": {"type": "integer"}, "maxItems": 1000}, [str([7] * 1000)], [str([7] * 1001)]),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 300, "maxItems": 301}, [str([7] * 301)], ["[7]"]),
+        ({"patternProperties": {"^[a-z]{2}$": {"type": "null"}}, "minProperties": 1}, ['{"ab":null}'], ["{}"]),
+        ({"propertyNames": {"pattern": "^k"}, "additionalProperties": {"type": "null"}}, ['{"k1":null}'], ['{"a":1}']),
+        ({"properties": {"a": {"pattern": "a(?=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
+    ],
+)  # fmt: skip
+def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused: list[str]) -> None:
+    automaton = automaton_of(schema_part(schema))
+    assert [text for text in accepted if not automaton.accepts(text)] == []
+    assert [text for text in refused if automaton.accepts(text)] == []
+
+
+def test_what_is_left_out_is_named() -> None:
+    left_out: list[str] = []
+    schema_part({"properties": {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?=b)"}]}}}, "tool", left_out)
+    assert left_out == ["tool.a.anyOf[1]"]
+
+
+@pytest.mark.parametrize("count", [60, 120])
+def test_optional_properties_cost_linearly(count: int) -> None:
+    schema = {"type": "object", "properties": {f"property_{i}": {"type": "string"} for i in range(count)}}
+    assert len(automaton_of(schema_part(schema)).accepting) < 40 * count
