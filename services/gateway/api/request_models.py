@@ -16,12 +16,11 @@ from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
-from services.gateway.api.text_forms import Form, schema_form, vllm_forms
+from services.gateway.api.text_forms import Form, object_form, schema_form, vllm_forms
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import NamedTool, ToolCall, ToolChoice, Tools, check_choice
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
 from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS, Request
-from shared.patterns.json_schema import object_part
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOP_LENGTH = 1000  # characters
@@ -179,7 +178,7 @@ class TextForms(Lenient):
         if wanted is not None and wanted.json_schema is not None:
             found.append(schema_form(wanted.json_schema.schema_, "response_format.json_schema.schema"))
         elif wanted is not None and wanted.type == "json_object":
-            found.append(Form("response_format", object_part))
+            found.append(object_form("response_format"))
         if structured is not None:
             own = structured.json_, structured.regex, structured.choice, structured.grammar
             found += vllm_forms(*own, "structured_outputs.")

@@ -14,7 +14,7 @@ from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import longest_text
 from shared.patterns.grammar import grammar_pattern
-from shared.patterns.json_schema import choice_part, schema_part
+from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.parts import Compiled, Part, automaton_of
 
 MAX_KNOWN = 1_000  # forms
@@ -124,6 +124,11 @@ def left_out(pattern: str) -> Sequence[str]:
 def schema_form(schema: str | dict[str, object], field: str) -> Form:
     """The form of a JSON schema, or of its text."""
     return Form(field, partial(_schema, schema, field), schema)
+
+
+def object_form(field: str) -> Form:
+    """The form of any JSON object."""
+    return Form(field, lambda _: object_part())
 
 
 def vllm_forms(
