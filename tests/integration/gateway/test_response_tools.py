@@ -1,11 +1,11 @@
 """Tools in OpenAI's Responses API."""
 
-import re
 from typing import Any
 
 import openai
 
 from shared.arrays import unpack_int32
+from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
 from tests.support.gateway import RunningGateway
 from tests.support.scheduler import AnsweringScheduler
@@ -84,7 +84,7 @@ async def test_calls_and_results_are_the_turns_of_the_chat(
     results = "user: Result of add: 3\nuser: Result of add: 4\nassistant: "
     prompt = text.decode(unpack_int32(request.prompt_ids or b""))
     assert prompt.endswith(f"user: 1+2?\nassistant: {CALL}\n{CALL}\n{results}")
-    assert re.fullmatch(request.pattern, CALL)
-    assert not re.fullmatch(request.pattern, "Hello")
+    assert compile_pattern(request.pattern).accepts(CALL)
+    assert not compile_pattern(request.pattern).accepts("Hello")
     assert reply.json()["tools"][0]["name"] == "add"
     assert reply.json()["tool_choice"] == "required"

@@ -10,6 +10,9 @@ from queue import SimpleQueue
 import msgspec
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
 
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
@@ -21,6 +24,7 @@ from services.worker.patterns.state_sets import StateSets
 from services.worker.patterns.token_automaton import TokenTable
 from shared.errors import BadInput, RetryLater
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepKind
+from shared.token_bytes import token_bytes
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for, read_results
 
@@ -177,6 +181,21 @@ def test_an_instance_without_patterns_fails_requests_that_have_one(runner: Runne
     engine = Engine(runner, CacheMode.NONE, EngineLimits(4096, 64), "test-1")
     [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID))
     assert failure.message == "this instance serves no patterns"
+
+
+def test_an_error_while_a_form_is_built_fails_its_request_alone(runner: Runner) -> None:
+    def read_tokens() -> TokenTable:
+        raise IndexError("an id without a token")
+
+    engine = engine_of(runner, CacheMode.NONE, PatternCompiler(read_tokens))
+    [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="a"))
+    assert (failure.field, failure.message[:31]) == ("pattern", "the pattern cannot be compiled:")
+
+
+def test_ids_without_a_token_have_no_bytes() -> None:
+    tokenizer = Tokenizer(BPE(vocab={"a": 0, "b": 7}, merges=[]))
+    tokenizer.decoder = ByteLevel()
+    assert token_bytes(tokenizer) == [b"a", *[b""] * 6, b"b"]
 
 
 def test_others_run_while_a_pattern_is_compiled(runner: Runner) -> None:
