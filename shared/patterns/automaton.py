@@ -60,7 +60,7 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     try:
         part = read_regex(pattern)
     except (BadInput, UnknownSyntaxError):
-        return merged(_read(_run(plain)))  # whose errors say more
+        return merged(_read(_run(plain)))  # with better errors
     if part.size > MAX_RAW_STATES:  # before any work
         raise BadInput(TOO_LARGE)
     if any(found["anchor"] for found in ANCHOR.finditer(plain)):

@@ -61,7 +61,7 @@ class PatternAutomaton:
 
 
 def read_automaton(text: str) -> PatternAutomaton:
-    """The automaton that `written` wrote. Raises: BadInput if the text is none."""
+    """The automaton that `written` wrote. Raises: BadInput if the text is invalid."""
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(base64.b85decode(text.removeprefix(WRITTEN)), MAX_STATES * (2 * BYTES + 16))

@@ -279,7 +279,7 @@ def _naturals(first: int, last: int, decimals: int) -> list[Part]:
 
 
 def _fraction(low: str, high: str | None, decimals: int) -> Part:
-    """What follows the whole part: the decimals from `low` to `high`; None: to 9999…"""
+    """The end of a number, after its whole part: the decimals from `low` to `high`; None: to 9999…"""
     if not decimals:
         return NOTHING
     point = Joined((Literal("."), either(_decimals(low, high, decimals))))
@@ -287,7 +287,7 @@ def _fraction(low: str, high: str | None, decimals: int) -> Part:
 
 
 def _decimals(low: str, high: str | None, places: int) -> list[Part]:
-    """At least one decimal and at most so many; those left out are 0."""
+    """At least one decimal and at most `places`; those left out are 0."""
     if not places:
         return []
     first, last = int(low[:1] or 0), 9 if high is None else int(high[:1] or 0)

@@ -228,7 +228,7 @@ class Repeated:
         return self.part.has_counter
 
     def build(self, network: Network, start: int) -> int:
-        if self.size > MAX_NETWORK:  # known before any state is there
+        if self.size > MAX_NETWORK:  # known before any state exists
             raise BadInput(f"the form is too large: it may have {MAX_STATES} states", "pattern")
         for _ in range(self.least):
             start = self.part.build(network, start)
@@ -388,7 +388,7 @@ def automaton_of(part: Part) -> PatternAutomaton:
 
 
 def _after_anchor(anchor: int, before: int, wanted: int) -> list[tuple[int, int]]:
-    """What is before a state after an anchor, and what is wanted there; nothing if the anchor does not hold."""
+    """The `before` and `wanted` of the state after an anchor; empty if the anchor does not hold."""
     if anchor in {BEGIN, BEGIN_LINE}:
         return [(before, wanted)] if before in {BEGIN, anchor} else []
     return [(before, END if END in {anchor, wanted} else END_LINE)]

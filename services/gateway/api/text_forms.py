@@ -60,7 +60,7 @@ class FormCompiler:
         self, forms: Sequence[Form], labels: Sequence[str], or_calls: OrCalls | None, calls: str = ""
     ) -> TextForm:
         """A form whose pattern compiles. `labels`: the texts of a choice that is read in one step; empty: none.
-        `or_calls` adds calls of tools to a form or to any text; `calls` tells those of different tools apart.
+        `or_calls` adds calls of tools to a form or to any text; `calls` is the key of their tools.
 
         Raises: BadInput naming the wrong field.
         """

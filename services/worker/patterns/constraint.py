@@ -37,7 +37,7 @@ class PatternConstraint:
             )
         self._plain, self._counted = sets, counted_sets_of(sets)
         self._sets = sets  # those of the last sweep: plain ones as long as no counter can matter
-        self._budget = UNREACHABLE  # what the tokens of a step may add to the counter, beyond what masks do
+        self._budget = UNREACHABLE  # counts that a step's tokens may add beyond those of masks
         self._text_tokens = text_tokens
         self._mask_token_id = mask_token_id
         # The automaton's state and count after the first `_known` tokens of the output
