@@ -1,7 +1,8 @@
 """Sets of states with the counts at which they can be.
 
-A low count leaves more ways to continue than a high one. So a set of the states after some tokens keeps the lowest count
-of each, and a set of those before some tokens the highest count from which they lead to a valid end. Both are exact.
+A low count leaves more ways to continue than a high one. So a set of the states after some tokens keeps the lowest
+count of each, and a set of those before some tokens the highest count from which they lead to a valid end. Both are
+exact.
 """
 
 from collections.abc import Sequence

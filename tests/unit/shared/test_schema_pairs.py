@@ -125,7 +125,7 @@ def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused:
     assert [text for text in refused if automaton.accepts(text)] == []
 
 
-def test_what_is_left_out_is_named() -> None:
+def test_a_part_that_is_left_out_is_named() -> None:
     left_out: list[str] = []
     schema_part({"properties": {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?=b)"}]}}}, "tool", left_out)
     assert left_out == ["tool.a.anyOf[1]"]
