@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from shared.patterns.json_scalars import ANY_NUMBER, CHARACTER, QUOTE, constant
-from shared.patterns.parts import Joined, Listed, Literal, Part, Repeated, either, listed
+from shared.patterns.parts import FormPart, JoinedParts, Listed, Literal, RepeatedPart, either, listed
 from shared.patterns.regex import read_regex
 
 ANY_DEPTH = 2  # of arrays and objects within a value of any kind
-SPACE = Repeated(Literal(" "), 0, 1)
-COMMA, COLON = Joined((Literal(","), SPACE)), Joined((Literal(":"), SPACE))
-KEY = Joined((QUOTE, Repeated(CHARACTER), QUOTE))
+SPACE = RepeatedPart(Literal(" "), 0, 1)
+COMMA, COLON = JoinedParts((Literal(","), SPACE)), JoinedParts((Literal(":"), SPACE))
+KEY = JoinedParts((QUOTE, RepeatedPart(CHARACTER), QUOTE))
 BOOLEAN, NULL = either([Literal("true"), Literal("false")]), Literal("null")
 
-Member = tuple[Part, bool]  # a property, and whether it is required
+Member = tuple[FormPart, bool]  # a property, and whether it is required
 
 
 def counted(members: Sequence[Member], least: int, most: int | None) -> list[Member]:
@@ -31,45 +31,45 @@ def counted(members: Sequence[Member], least: int, most: int | None) -> list[Mem
 
 
 @lru_cache(ANY_DEPTH + 1)
-def any_value(depth: int) -> Part:
+def any_value(depth: int) -> FormPart:
     """Any value with at most this many levels of arrays and objects."""
     scalars = [KEY, read_regex(ANY_NUMBER), BOOLEAN, NULL]
     if not depth:
         return either(scalars)
     inner = any_value(depth - 1)
-    return either([*scalars, array_of([], inner, 0, None), object_of(Joined((KEY, COLON, inner)), 0, None)])
+    return either([*scalars, array_of([], inner, 0, None), object_of(JoinedParts((KEY, COLON, inner)), 0, None)])
 
 
-def object_of(member: Part, least: int, most: int | None) -> Part:
+def object_of(member: FormPart, least: int, most: int | None) -> FormPart:
     """An object of these members."""
-    return Joined((Literal("{"), _listed(member, least, most), Literal("}")))
+    return JoinedParts((Literal("{"), _listed(member, least, most), Literal("}")))
 
 
-def array_of(first: Sequence[Part], item: Part | None, least: int, most: int | None) -> Part:
+def array_of(first: Sequence[FormPart], item: FormPart | None, least: int, most: int | None) -> FormPart:
     """An array of the first items and then `least` to `most` more."""
-    head: list[Part] = [part for each in first for part in (COMMA, each)][1:]
+    head: list[FormPart] = [part for each in first for part in (COMMA, each)][1:]
     if item is not None and most != 0:
         more = _listed(item, max(least, bool(first)), most)
-        more = Joined((COMMA, more)) if first else more
-        head.append(more if least or not first else Repeated(more, 0, 1))
-    return Joined((Literal("["), *head, Literal("]")))
+        more = JoinedParts((COMMA, more)) if first else more
+        head.append(more if least or not first else RepeatedPart(more, 0, 1))
+    return JoinedParts((Literal("["), *head, Literal("]")))
 
 
-def _listed(item: Part, least: int, most: int | None) -> Part:
+def _listed(item: FormPart, least: int, most: int | None) -> FormPart:
     return listed(item, Literal(","), SPACE, least, most)
 
 
-def members_of(members: Sequence[Member]) -> Part:
+def members_of(members: Sequence[Member]) -> FormPart:
     """The members in their order, with commas between them."""
     needed = frozenset(at for at, (_, is_required) in enumerate(members) if is_required)
     return Listed(tuple(member for member, _ in members), COMMA, needed)
 
 
-def object_with(members: Sequence[Member]) -> Part:
+def object_with(members: Sequence[Member]) -> FormPart:
     """An object of these members."""
-    return Joined((Literal("{"), members_of(members), Literal("}")))
+    return JoinedParts((Literal("{"), members_of(members), Literal("}")))
 
 
-def member(name: str, value: Part) -> Part:
+def member(name: str, value: FormPart) -> FormPart:
     """A property."""
-    return Joined((constant(name), COLON, value))
+    return JoinedParts((constant(name), COLON, value))

@@ -14,11 +14,11 @@ from shared.patterns.parts import (
     NOTHING,
     Characters,
     Compiled,
-    Joined,
+    FormPart,
+    JoinedParts,
     Literal,
-    Part,
     Range,
-    Repeated,
+    RepeatedPart,
     automaton_of,
     either,
     times,
@@ -29,7 +29,7 @@ from shared.patterns.regex import ALL, UnknownSyntaxError, read_regex, split_loo
 # The characters of a JSON string: no control characters but those with a short escape
 CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
 CHARACTER = Characters(CODES, escaped=True)
-PLAIN = Repeated(Characters(without(ALL, ((0, 31), (34, 34), (92, 92), (127, 127)))))  # without escapes
+PLAIN = RepeatedPart(Characters(without(ALL, ((0, 31), (34, 34), (92, 92), (127, 127)))))  # without escapes
 QUOTE = Literal('"')
 DIGITS = 15  # of a number, so that every parser keeps its value
 YEAR_MONTH_DAY = (
@@ -71,18 +71,18 @@ ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
 ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 
 
-def constant(value: Any) -> Part:
+def constant(value: Any) -> FormPart:
     """One JSON value, as `json.dumps` writes it, or with each </ as <\\/, which is the same value."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return either([Literal(text), *([Literal(text.replace("</", "<\\/"))] if "</" in text else [])])
 
 
-def string(schema: Mapping[str, Any], field: str) -> Part:
+def string(schema: Mapping[str, Any], field: str) -> FormPart:
     """A JSON string. Raises: BadInput naming the field."""
-    return Joined((QUOTE, content(schema, field), QUOTE))
+    return JoinedParts((QUOTE, content(schema, field), QUOTE))
 
 
-def content(schema: Mapping[str, Any], field: str) -> Part:
+def content(schema: Mapping[str, Any], field: str) -> FormPart:
     """A JSON string without its quotes. `pattern` and `format` may also be tuples, all of which it matches. Raises:
     BadInput naming the field."""
     least, most = count(schema, "minLength", field) or 0, count(schema, "maxLength", field)
@@ -105,7 +105,7 @@ def content(schema: Mapping[str, Any], field: str) -> Part:
     is_small = most is None or most * len(found.accepting) <= COUNTED
     if least or (most is not None and is_small):
         names += [f"{name} {schema[name]!r}" for name in ("minLength", "maxLength") if name in schema]
-        lengths = Repeated(CHARACTER, least, most if is_small else None)
+        lengths = RepeatedPart(CHARACTER, least, most if is_small else None)
         found = _both(found, automaton_of(lengths), names, field)
     return Compiled(found, None if is_small else most)
 
@@ -142,14 +142,14 @@ def _searched(pattern: str) -> PatternAutomaton | str:
 
 
 def _read_searched(pattern: str) -> PatternAutomaton | None:
-    any_text = Repeated(CHARACTER)
+    any_text = RepeatedPart(CHARACTER)
     looks, rest = split_looks(pattern)
     try:
         found: PatternAutomaton | None = automaton_of(
-            Joined((any_text, read_regex(rest, CODES, escaped=True), any_text))
+            JoinedParts((any_text, read_regex(rest, CODES, escaped=True), any_text))
         )
         for sign, inner in looks:
-            ahead = automaton_of(Joined((read_regex(inner, CODES, escaped=True), any_text)))
+            ahead = automaton_of(JoinedParts((read_regex(inner, CODES, escaped=True), any_text)))
             found = found and product(found, ahead, excluded=sign == "!")
     except UnknownSyntaxError:
         before, after = ("" if pattern.startswith("^") else "(?s:.*)"), "" if pattern.endswith("$") else "(?s:.*)"
@@ -158,12 +158,12 @@ def _read_searched(pattern: str) -> PatternAutomaton | None:
     return found
 
 
-def integer(schema: Mapping[str, Any], field: str) -> Part:
+def integer(schema: Mapping[str, Any], field: str) -> FormPart:
     """An integer within its bounds. Raises: BadInput naming the field."""
     return _number(schema, field, decimals=0)
 
 
-def number(schema: Mapping[str, Any], field: str) -> Part:
+def number(schema: Mapping[str, Any], field: str) -> FormPart:
     """A number within its bounds. Raises: BadInput naming the field."""
     bounds = {name: _decimal(schema, name, field) or Decimal(0) for name in BOUNDS if name in schema}
     if "multipleOf" not in schema and all(bound * BOUNDS[name] >= HUGE for name, bound in bounds.items()):
@@ -181,7 +181,7 @@ def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None
     return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
 
 
-def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> Part:
+def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart:
     """A number with at most this many decimals and DIGITS digits."""
     low, above, high, below, step = (
         _decimal(schema, name, field)
@@ -215,7 +215,7 @@ def _places(value: Decimal) -> int:
     return max(-int(value.normalize().as_tuple().exponent), 0)
 
 
-def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) -> Part:
+def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) -> FormPart:
     """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound, in units of the last
     decimal. Of fractions, only those that are multiples also by the arithmetic of floating point."""
     units = int(step * 10**decimals)
@@ -249,63 +249,63 @@ def check_range(least: int, most: int | None, name: str, field: str) -> None:
         raise BadInput(f"{name} {least} is above the maximum {most}", field)
 
 
-def _between(first: int, last: int, decimals: int) -> Part:
+def _between(first: int, last: int, decimals: int) -> FormPart:
     """The numbers from `first` to `last`, in units of the last decimal."""
-    ways: list[Part] = []
+    ways: list[FormPart] = []
     if first < 0:
-        ways += [Joined((Literal("-"), way)) for way in _naturals(max(-last, 1), -first, decimals)]
+        ways += [JoinedParts((Literal("-"), way)) for way in _naturals(max(-last, 1), -first, decimals)]
     if last >= 0:
         ways += _naturals(max(first, 0), last, decimals)
     return either(ways)
 
 
-def _naturals(first: int, last: int, decimals: int) -> list[Part]:
+def _naturals(first: int, last: int, decimals: int) -> list[FormPart]:
     """The numbers from `first` on, by their whole part: the lowest, the highest, or between."""
     unit = 10**decimals
     low, high = (f"{end % unit:0{decimals}}".rstrip("0") if decimals else "" for end in (first, last))
     lowest, highest = first // unit, last // unit
     if lowest == highest:
-        return [Joined((Literal(str(lowest)), _fraction(low, high, decimals)))]
-    ways: list[Part] = []
+        return [JoinedParts((Literal(str(lowest)), _fraction(low, high, decimals)))]
+    ways: list[FormPart] = []
     if low:
-        ways.append(Joined((Literal(str(lowest)), _fraction(low, None, decimals))))
+        ways.append(JoinedParts((Literal(str(lowest)), _fraction(low, None, decimals))))
         lowest += 1
     if high != "9" * decimals:
-        ways.append(Joined((Literal(str(highest)), _fraction("", high, decimals))))
+        ways.append(JoinedParts((Literal(str(highest)), _fraction("", high, decimals))))
         highest -= 1
     if lowest <= highest:
-        ways.append(Joined((_whole(lowest, highest), _fraction("", None, decimals))))
+        ways.append(JoinedParts((_whole(lowest, highest), _fraction("", None, decimals))))
     return ways
 
 
-def _fraction(low: str, high: str | None, decimals: int) -> Part:
+def _fraction(low: str, high: str | None, decimals: int) -> FormPart:
     """The end of a number, after its whole part: the decimals from `low` to `high`; None: to 9999…"""
     if not decimals:
         return NOTHING
-    point = Joined((Literal("."), either(_decimals(low, high, decimals))))
+    point = JoinedParts((Literal("."), either(_decimals(low, high, decimals))))
     return point if low else either([NOTHING, point])
 
 
-def _decimals(low: str, high: str | None, places: int) -> list[Part]:
+def _decimals(low: str, high: str | None, places: int) -> list[FormPart]:
     """At least one decimal and at most `places`; those left out are 0."""
     if not places:
         return []
     first, last = int(low[:1] or 0), 9 if high is None else int(high[:1] or 0)
-    ways: list[Part] = []
+    ways: list[FormPart] = []
     for digit in range(first, last + 1):
         lowest = low[1:] if digit == first else ""
         highest = high[1:] if high is not None and digit == last else None
         if lowest or highest is not None:  # the others share their continuation
             rest = _decimals(lowest, highest, places - 1)
-            ways.append(Joined((Literal(str(digit)), either([*([] if lowest else [NOTHING]), *rest]))))
+            ways.append(JoinedParts((Literal(str(digit)), either([*([] if lowest else [NOTHING]), *rest]))))
     first += bool(low[1:])
     last -= high is not None
     if first <= last:
-        ways.append(Joined((_digits(first, last), Repeated(_digits(0, 9), 0, places - 1))))
+        ways.append(JoinedParts((_digits(first, last), RepeatedPart(_digits(0, 9), 0, places - 1))))
     return ways
 
 
-def _whole(first: int, last: int) -> Part:
+def _whole(first: int, last: int) -> FormPart:
     """The natural numbers from `first` to `last`, by their number of digits."""
     ways, low = [], first
     while low <= last:
@@ -315,23 +315,23 @@ def _whole(first: int, last: int) -> Part:
     return either(ways)
 
 
-def _same_length(low: str, high: str) -> Part:
+def _same_length(low: str, high: str) -> FormPart:
     """Numbers of equal length: by their first digits, which are the lowest, the highest, or between."""
     rest = len(low) - 1
     if low[1:] == "0" * rest and high[1:] == "9" * rest:
         some = _digits(int(low[:1] or 0), int(high[:1] or 0)) if low else NOTHING
-        return Joined((some, Repeated(_digits(0, 9), max(rest, 0), max(rest, 0))))
+        return JoinedParts((some, RepeatedPart(_digits(0, 9), max(rest, 0), max(rest, 0))))
     if low[0] == high[0]:
-        return Joined((Literal(low[0]), _same_length(low[1:], high[1:])))
-    ways: list[Part] = [
-        Joined((Literal(low[0]), _same_length(low[1:], "9" * rest))),
-        Joined((Literal(high[0]), _same_length("0" * rest, high[1:]))),
+        return JoinedParts((Literal(low[0]), _same_length(low[1:], high[1:])))
+    ways: list[FormPart] = [
+        JoinedParts((Literal(low[0]), _same_length(low[1:], "9" * rest))),
+        JoinedParts((Literal(high[0]), _same_length("0" * rest, high[1:]))),
     ]
     if int(high[0]) - int(low[0]) > 1:
         between = _digits(int(low[0]) + 1, int(high[0]) - 1)
-        ways.append(Joined((between, Repeated(_digits(0, 9), rest, rest))))
+        ways.append(JoinedParts((between, RepeatedPart(_digits(0, 9), rest, rest))))
     return either(ways)
 
 
-def _digits(first: int, last: int) -> Part:
+def _digits(first: int, last: int) -> FormPart:
     return Characters(((48 + first, 48 + last),))

@@ -31,7 +31,7 @@ from shared.patterns.json_containers import (
     object_with,
 )
 from shared.patterns.json_scalars import QUOTE, check_range, constant, count, integer, number, searched, string
-from shared.patterns.parts import Compiled, Joined, Literal, OneOf, Part, automaton_of, either
+from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, automaton_of, either
 from shared.patterns.schema_merging import (
     TYPE_OF,
     UNSUPPORTED,
@@ -51,21 +51,21 @@ MAX_PATTERNS = 100  # that a schema has or needs
 MAX_TRIED = 20_000  # beginnings of keys
 MAX_PROPERTIES = 50  # required by their number alone
 Depths = Mapping[str, int]  # of each reference around a part, its levels
-SCALARS: Mapping[str, Callable[[Schema, str], Part]] = {"string": string, "number": number, "integer": integer}
+SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {"string": string, "number": number, "integer": integer}
 
 
 class TooLarge(BadInput):
     """A limit of the whole schema, whichever part exceeds it."""
 
 
-def schema_part(schema: Any, field: str = "schema", left_out: list[str] | None = None) -> Part:
+def schema_part(schema: Any, field: str = "schema", left_out: list[str] | None = None) -> FormPart:
     """The texts of a JSON schema. `left_out` gets the fields of what cannot be written and is not
     needed. Raises: BadInput naming the
     field with what is not supported."""
     return schema_parts({field: schema}, [] if left_out is None else left_out)[0]
 
 
-def schema_parts(schemas: Mapping[str, Any], left_out: list[str]) -> list[Part]:
+def schema_parts(schemas: Mapping[str, Any], left_out: list[str]) -> list[FormPart]:
     """As `schema_part`, for the schemas of several fields, which share the limits."""
     converter, parts = _Converter(left_out), []
     for field, schema in schemas.items():
@@ -76,14 +76,14 @@ def schema_parts(schemas: Mapping[str, Any], left_out: list[str]) -> list[Part]:
     return parts
 
 
-def object_part() -> Part:
+def object_part() -> FormPart:
     """Any JSON object, whose values have at most ANY_DEPTH levels."""
-    return object_of(Joined((KEY, COLON, any_value(ANY_DEPTH))), 0, None)
+    return object_of(JoinedParts((KEY, COLON, any_value(ANY_DEPTH))), 0, None)
 
 
-def choice_part(choices: Sequence[str]) -> Part:
+def choice_part(choices: Sequence[str]) -> FormPart:
     """These texts."""
-    return OneOf(tuple(Literal(choice) for choice in choices))
+    return Alternatives(tuple(Literal(choice) for choice in choices))
 
 
 class _Converter:
@@ -95,7 +95,7 @@ class _Converter:
         self._compiled: set[str] = set()
         self._left_out = left_out
 
-    def whole(self, schema: Any, field: str) -> Part | None:
+    def whole(self, schema: Any, field: str) -> FormPart | None:
         """The texts of a schema."""
         self._root = schema
         try:
@@ -105,7 +105,7 @@ class _Converter:
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # a keyword of a wrong type
             raise BadInput(f"{field} is not a valid JSON schema: {error}", field) from None
 
-    def convert(self, schema: Any, field: str, depths: Depths) -> Part | None:
+    def convert(self, schema: Any, field: str, depths: Depths) -> FormPart | None:
         """`depths`: the levels of each reference around this part."""
         self._parts += 1
         if self._parts > MAX_PARTS:
@@ -128,7 +128,7 @@ class _Converter:
             return self.convert(narrowed(schema, field, self._matches), field, depths)
         return self._values(schema, field, depths)
 
-    def _values(self, schema: Schema, field: str, depths: Depths) -> Part | None:
+    def _values(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         """Of a schema without references, parts and keywords to narrow."""
         if "const" in schema or "enum" in schema:
             return self._constants(schema, field, depths)
@@ -138,7 +138,7 @@ class _Converter:
             self._written([partial(self._of_type, kind, schema, field, depths) for kind in _types(schema, field)])
         )
 
-    def _constants(self, schema: Schema, field: str, depths: Depths) -> Part | None:
+    def _constants(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         """Those values of `enum` or `const` that also match the keywords beside it about values of their type."""
         values, kinds = _values_of(schema, field), {TYPE_OF[name] for name in schema if name in TYPE_OF}
         for kind in sorted(kinds):
@@ -158,9 +158,9 @@ class _Converter:
         self._count_pattern(pattern, field)
         return searched(pattern, field).accepts(json.dumps(name, ensure_ascii=False)[1:-1])
 
-    def _written(self, ways: Sequence[Callable[[], Part | None]]) -> list[Part | None]:
+    def _written(self, ways: Sequence[Callable[[], FormPart | None]]) -> list[FormPart | None]:
         """The ways that can be written; the first error if none can."""
-        found: list[Part | None] = []
+        found: list[FormPart | None] = []
         errors = []
         for way in ways:
             try:
@@ -181,7 +181,7 @@ class _Converter:
         if self._num_patterns > MAX_PATTERNS:
             raise TooLarge(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
 
-    def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> Part | None:
+    def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
         if kind in {"object", "array"}:
             convert = self._object if kind == "object" else self._array
             return convert(schema, field, depths)
@@ -207,7 +207,7 @@ class _Converter:
                 raise BadInput(f"$ref {reference!r} refers to nothing", field)
         return found
 
-    def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> Part | None:
+    def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> FormPart | None:
         parts = schema[name]
         siblings: Any = {key: value for key, value in schema.items() if key != name}
         if not isinstance(parts, list) or not parts:
@@ -242,7 +242,7 @@ class _Converter:
             part = merged(in_own_scope(target, field), siblings, field, self._matches) if siblings else target
         return part, depths
 
-    def _array(self, schema: Schema, field: str, depths: Depths) -> Part | None:
+    def _array(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         schema = with_prefix_items(schema)
         least, most = count(schema, "minItems", field) or 0, count(schema, "maxItems", field)
         check_range(least, most, "minItems", field)
@@ -269,7 +269,7 @@ class _Converter:
             return None
         return array_of(head, item, least - len(head), None if most is None else most - len(head))
 
-    def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> Part | None:
+    def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             raise BadInput("properties must be an object, and required a list", field)
@@ -293,7 +293,7 @@ class _Converter:
             return None
         return object_with(members)
 
-    def _optional(self, part: Any, field: str, depths: Depths) -> Part | None:
+    def _optional(self, part: Any, field: str, depths: Depths) -> FormPart | None:
         """A property that may be left out."""
         try:
             return self.convert(part, field, depths)
@@ -303,7 +303,7 @@ class _Converter:
             self._left_out.append(str(error.field))
             return None
 
-    def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> Part | None:
+    def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> FormPart | None:
         """An object of keys that the schema does not name, but may have patterns for."""
         if least > MAX_PROPERTIES:
             raise BadInput(f"minProperties is supported up to {MAX_PROPERTIES}, got {least}", field)
@@ -317,11 +317,11 @@ class _Converter:
         if least > 1:  # distinct names
             key, value = members[0]
             names = list(islice(_texts(key), least)) if key is not KEY else [f'"key{i}"' for i in range(1, least + 1)]
-            whole = [(Joined((Literal(name), COLON, value)), True) for name in names]
+            whole = [(JoinedParts((Literal(name), COLON, value)), True) for name in names]
             return object_with(whole) if len(names) == least else None
-        return object_of(either([Joined((key, COLON, value)) for key, value in members]), least, most)
+        return object_of(either([JoinedParts((key, COLON, value)) for key, value in members]), least, most)
 
-    def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[Part, Any, str]]:
+    def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[FormPart, Any, str]]:
         """The keys that `propertyNames` allows, each with the schema of its values, and where that is."""
         names = self._plain(schema.get("propertyNames", True), field, depths)[0]
         if names is True or names == {}:
@@ -330,14 +330,14 @@ class _Converter:
             return
         else:
             allowed = automaton_of(part)
-        kinds: list[tuple[Part, Any, str]] = []
+        kinds: list[tuple[FormPart, Any, str]] = []
         for pattern, value in schema.get("patternProperties", {}).items():
             self._count_pattern(pattern, field)
             key = Compiled(searched(pattern, field))
             if all(product(key.automaton, one.automaton) is None for one, *_ in kinds if isinstance(one, Compiled)):
                 kinds.append((key, value, f"patternProperties.{pattern}"))  # so each key has one schema
         for inner, value, name in kinds:
-            both = Joined((QUOTE, inner, QUOTE))
+            both = JoinedParts((QUOTE, inner, QUOTE))
             found = product(automaton_of(both), allowed) if allowed is not None else None
             if allowed is None or found is not None:
                 yield both if found is None else Compiled(found), value, name
@@ -346,7 +346,7 @@ class _Converter:
             yield other, schema.get("additionalProperties", True), "additionalProperties"
 
 
-def _texts(part: Part) -> Iterator[str]:
+def _texts(part: FormPart) -> Iterator[str]:
     """Texts of a part, the shortest first, by the bytes of ASCII."""
     automaton = automaton_of(part)
     waiting = [("", 0)]
@@ -359,7 +359,7 @@ def _texts(part: Part) -> Iterator[str]:
                 waiting.append((text + chr(byte), target))
 
 
-def _either(ways: Iterable[Part | None]) -> Part | None:
+def _either(ways: Iterable[FormPart | None]) -> FormPart | None:
     """The values of any of these."""
     possible = [way for way in ways if way is not None]
     return either(possible) if possible else None
@@ -402,7 +402,7 @@ def _is_of(value: Any, kind: str) -> bool:
     return isinstance(value, of_python[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
-def _in_order(items: Schema, least: int, most: int | None, field: str) -> Part | None:
+def _in_order(items: Schema, least: int, most: int | None, field: str) -> FormPart | None:
     """An array of different values of a list, in its order."""
     texts = {json.dumps(value, sort_keys=True): value for value in items["enum"]}
     values = [constant(value) for value in texts.values() if any(_is_of(value, kind) for kind in _types(items, field))]
@@ -410,4 +410,6 @@ def _in_order(items: Schema, least: int, most: int | None, field: str) -> Part |
         raise BadInput("uniqueItems beside minItems above 1 or maxItems is not supported", field)
     if least > len(values):
         return None
-    return Joined((Literal("["), members_of(counted([(value, False) for value in values], least, None)), Literal("]")))
+    return JoinedParts(
+        (Literal("["), members_of(counted([(value, False) for value in values], least, None)), Literal("]"))
+    )

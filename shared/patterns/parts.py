@@ -58,7 +58,7 @@ class Network:
         return target
 
 
-class Part(Protocol):
+class FormPart(Protocol):
     """A part of a text."""
 
     @property
@@ -185,7 +185,7 @@ class Compiled:
 class Parts:
     """A part of parts."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FormPart, ...]
     size: int = field(init=False)
     has_counter: bool = field(init=False)
 
@@ -195,7 +195,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined(Parts):
+class JoinedParts(Parts):
     def build(self, network: Network, start: int) -> int:
         for part in self.parts:
             start = part.build(network, start)
@@ -203,7 +203,7 @@ class Joined(Parts):
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf(Parts):
+class Alternatives(Parts):
     def build(self, network: Network, start: int) -> int:
         end = network.add()
         for part in self.parts:
@@ -212,10 +212,10 @@ class OneOf(Parts):
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedPart:
     """A part, `least` to `most` times (None: without a limit), each time with a state of its own."""
 
-    part: Part
+    part: FormPart
     least: int = 0
     most: int | None = None
 
@@ -250,9 +250,9 @@ class Looped:
     """A part, once or more often, with `mark` and `gap` between; `most`: of the marks, which a counter counts. Without
     a limit there is no counter."""
 
-    part: Part
-    mark: Part
-    gap: Part
+    part: FormPart
+    mark: FormPart
+    gap: FormPart
     most: int | None = None
 
     @property
@@ -283,7 +283,7 @@ class Looped:
 class Listed(Parts):
     """Some of the parts, in their order, with `separator` between them; those of `needed` always."""
 
-    separator: Part
+    separator: FormPart
     needed: frozenset[int]
 
     def build(self, network: Network, start: int) -> int:
@@ -305,7 +305,7 @@ class Listed(Parts):
         return after
 
 
-NOTHING = Joined(())
+NOTHING = JoinedParts(())
 
 
 @lru_cache(10_000)
@@ -339,35 +339,35 @@ def without(codes: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...
     return tuple(found)
 
 
-def either(ways: Sequence[Part]) -> Part:
+def either(ways: Sequence[FormPart]) -> FormPart:
     """Any of these parts."""
-    return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
+    return ways[0] if len(ways) == 1 else Alternatives(tuple(ways))
 
 
-def times(part: Part, least: int, most: int | None) -> Part:
+def times(part: FormPart, least: int, most: int | None) -> FormPart:
     """A part without counters, `least` to `most` times; a counter counts a large `most`."""
     if most is None or most * part.size <= UNROLLED:
-        return Repeated(part, least, most)
-    return Joined((Repeated(part, least, least), Looped(NOTHING, part, NOTHING, most - least)))
+        return RepeatedPart(part, least, most)
+    return JoinedParts((RepeatedPart(part, least, least), Looped(NOTHING, part, NOTHING, most - least)))
 
 
-def listed(part: Part, mark: Part, gap: Part, least: int, most: int | None) -> Part:
+def listed(part: FormPart, mark: FormPart, gap: FormPart, least: int, most: int | None) -> FormPart:
     """Parts with `mark` and `gap` between them. A counter counts a large `most`; beside counters in the part itself it
     is lowered to what states can count."""
     if most == 0:
         return NOTHING
     if not least:
-        return Repeated(listed(part, mark, gap, 1, most), 0, 1)
-    before, size = Joined((part, mark, gap)), part.size + mark.size + gap.size
+        return RepeatedPart(listed(part, mark, gap, 1, most), 0, 1)
+    before, size = JoinedParts((part, mark, gap)), part.size + mark.size + gap.size
     if most is not None and part.has_counter:
         most = max(least, min(most, UNROLLED_COUNTERS // size))
     if most is not None and (part.has_counter or most * size <= UNROLLED):
-        return Joined((part, Repeated(Joined((mark, gap, part)), least - 1, most - 1)))
+        return JoinedParts((part, RepeatedPart(JoinedParts((mark, gap, part)), least - 1, most - 1)))
     loop = Looped(part, mark, gap, None if most is None else most - least)
-    return Joined((Repeated(before, least - 1, least - 1), loop))
+    return JoinedParts((RepeatedPart(before, least - 1, least - 1), loop))
 
 
-def automaton_of(part: Part) -> PatternAutomaton:
+def automaton_of(part: FormPart) -> PatternAutomaton:
     """The automaton of a part's texts. Raises: BadInput if it is too large, or has no texts."""
     if part.size > MAX_NETWORK:
         raise BadInput(f"the form is too large: it may have {MAX_STATES} states", "pattern")

@@ -17,10 +17,10 @@ from shared.patterns.parts import (
     END_LINE,
     Anchor,
     Characters,
-    Joined,
-    Part,
+    FormPart,
+    JoinedParts,
     Range,
-    Repeated,
+    RepeatedPart,
     either,
     without,
 )
@@ -61,7 +61,7 @@ class Flags:
     s: bool = False  # a dot is also the end of a line
 
 
-def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool = False) -> Part:
+def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool = False) -> FormPart:
     """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string.
 
     Raises: UnknownSyntaxError; BadInput for look-around, back-references and word boundaries.
@@ -70,7 +70,7 @@ def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool =
 
 
 @lru_cache(10_000)
-def _characters(codes: tuple[Range, ...], within: tuple[Range, ...], escaped: bool) -> Part:
+def _characters(codes: tuple[Range, ...], within: tuple[Range, ...], escaped: bool) -> FormPart:
     return Characters(without(codes, without(ALL, within)), escaped)
 
 
@@ -97,33 +97,33 @@ def split_looks(pattern: str) -> tuple[list[tuple[str, str]], str]:
 
 
 class _Reader:
-    def __init__(self, text: str, characters: Callable[[tuple[Range, ...]], Part], *, of_rust: bool) -> None:
+    def __init__(self, text: str, characters: Callable[[tuple[Range, ...]], FormPart], *, of_rust: bool) -> None:
         self._text, self._at, self._nesting, self._of_rust = text, 0, 0, of_rust
         self._characters = characters
 
-    def whole(self) -> Part:
+    def whole(self) -> FormPart:
         found = self._alternatives(Flags())
         if self._at < len(self._text):
             raise UnknownSyntaxError("a ) without its (")
         return found
 
-    def _alternatives(self, flags: Flags) -> Part:
-        ways: list[Part] = []
-        parts: list[Part] = []
+    def _alternatives(self, flags: Flags) -> FormPart:
+        ways: list[FormPart] = []
+        parts: list[FormPart] = []
         while self._at < len(self._text) and self._text[self._at] != ")":
             group = GROUP.match(self._text, self._at)
             if self._text[self._at] == "|":
                 self._at += 1
-                ways.append(Joined(tuple(parts)))
+                ways.append(JoinedParts(tuple(parts)))
                 parts = []
             elif group is not None and group["end"] == ")":  # until the end of the group around it
                 self._at = group.end()
                 flags = _changed(flags, group)
             else:
                 parts.append(self._repeated(self._atom(flags)))
-        return either([*ways, Joined(tuple(parts))])
+        return either([*ways, JoinedParts(tuple(parts))])
 
-    def _repeated(self, part: Part) -> Part:
+    def _repeated(self, part: FormPart) -> FormPart:
         while self._at < len(self._text) and self._text[self._at] in "*+?{":
             sign, found = self._text[self._at], TIMES.match(self._text, self._at)
             if sign == "{" and found is None:
@@ -137,10 +137,10 @@ class _Reader:
             self._at = found.end() if found is not None else self._at + 1
             if self._text[self._at : self._at + 1] == "?":  # the shortest match: the same texts
                 self._at += 1
-            part = Repeated(part, least, most)
+            part = RepeatedPart(part, least, most)
         return part
 
-    def _atom(self, flags: Flags) -> Part:
+    def _atom(self, flags: Flags) -> FormPart:
         sign = self._text[self._at]
         if sign == "(":
             return self._group(flags)
@@ -158,7 +158,7 @@ class _Reader:
             raise UnknownSyntaxError("nothing to repeat")
         return self._characters(_folded([(ord(sign), ord(sign))], flags))
 
-    def _group(self, flags: Flags) -> Part:
+    def _group(self, flags: Flags) -> FormPart:
         if self._text.startswith(("(?=", "(?!", "(?<=", "(?<!"), self._at):
             raise BadInput("look-ahead and look-behind are not supported", "pattern")
         group = GROUP.match(self._text, self._at)
@@ -175,7 +175,7 @@ class _Reader:
         self._at += 1
         return inner
 
-    def _escape(self, flags: Flags) -> Part:
+    def _escape(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 1]
         if sign in {"A", "z"}:
             self._at += 1
@@ -206,7 +206,7 @@ class _Reader:
         self._at += 1
         return CONTROLS.get(sign, ord(sign))
 
-    def _class(self, flags: Flags) -> Part:
+    def _class(self, flags: Flags) -> FormPart:
         start = self._at
         inverted = self._text[start + 1 : start + 2] == "^"
         self._at += 1 + inverted

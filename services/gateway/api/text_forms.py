@@ -15,10 +15,10 @@ from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import longest_text
 from shared.patterns.grammar import grammar_pattern
 from shared.patterns.json_schema import choice_part, object_part, schema_part
-from shared.patterns.parts import Compiled, Part, automaton_of
+from shared.patterns.parts import Compiled, FormPart, automaton_of
 
 MAX_KNOWN = 1_000  # forms
-OrCalls = Callable[[Part | None, list[str]], Part | str]  # adds calls of tools to a form, or to any text
+OrCalls = Callable[[FormPart | None, list[str]], FormPart | str]  # adds calls of tools to a form, or to any text
 _left_out: OrderedDict[str, Sequence[str]] = OrderedDict()  # by pattern
 TOOLS = "tools"  # the field of a form that only calls of tools give
 
@@ -29,7 +29,7 @@ class Form:
     argument the fields of what is left out. Forms with the same field and `given` are equal."""
 
     field: str
-    make: Callable[[list[str]], Part | str]
+    make: Callable[[list[str]], FormPart | str]
     given: object = None
 
 
@@ -163,7 +163,7 @@ def _of_some_text(pattern: str, field: str) -> str:
     return pattern
 
 
-def _schema(schema: str | dict[str, object], field: str, left_out: list[str]) -> Part:
+def _schema(schema: str | dict[str, object], field: str, left_out: list[str]) -> FormPart:
     try:
         return schema_part(from_json(schema) if isinstance(schema, str) else schema, field, left_out)
     except ValueError as error:

@@ -15,7 +15,7 @@ from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_containers import object_with
 from shared.patterns.json_schema import choice_part, schema_part
-from shared.patterns.parts import Part, automaton_of
+from shared.patterns.parts import FormPart, automaton_of
 
 SYNTAXES: list[CallSyntax] = [TaggedCalls(), JsonCalls()]
 ADD = '{"name": "add", "arguments": {"a": 1, "b": "}<"}}'
@@ -35,7 +35,7 @@ def tagged(*calls: str) -> str:
     return "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
 
-def accepts(form: Part | str, text: str) -> bool:
+def accepts(form: FormPart | str, text: str) -> bool:
     return (compile_pattern(form) if isinstance(form, str) else automaton_of(form)).accepts(text)
 
 

@@ -18,7 +18,7 @@ from services.worker.patterns.token_automaton import FORBIDDEN, UNREACHABLE, Tok
 from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.patterns.automaton import MAX_SECONDS, compile_pattern
-from shared.patterns.parts import NOTHING, Characters, Joined, Literal, Looped, Repeated, automaton_of
+from shared.patterns.parts import NOTHING, Characters, JoinedParts, Literal, Looped, RepeatedPart, automaton_of
 
 MASK, END, SPECIAL = 0, 1, 2
 TEXTS = (b"", b"", b"", b"a", b"b", b"ab", b"ba", b"c", "é".encode(), "é".encode()[:1], "é".encode()[1:])
@@ -28,11 +28,11 @@ LENGTH = 3
 LETTER = Characters(((ord("a"), ord("b")), (ord("é"), ord("é"))))
 COUNTED = {  # the same texts with a counter
     "[abé]{0,2}": automaton_of(Looped(NOTHING, LETTER, NOTHING, 2)),
-    "[abé]{1,4}c": automaton_of(Joined((LETTER, Looped(NOTHING, LETTER, NOTHING, 3), Literal("c")))),
-    "([abé]{0,3}c)*": automaton_of(Repeated(Joined((Looped(NOTHING, LETTER, NOTHING, 3), Literal("c"))))),
-    "bounded": automaton_of(Repeated(Joined((Looped(NOTHING, LETTER, NOTHING, 20), Literal("c"))))),
+    "[abé]{1,4}c": automaton_of(JoinedParts((LETTER, Looped(NOTHING, LETTER, NOTHING, 3), Literal("c")))),
+    "([abé]{0,3}c)*": automaton_of(RepeatedPart(JoinedParts((Looped(NOTHING, LETTER, NOTHING, 3), Literal("c"))))),
+    "bounded": automaton_of(RepeatedPart(JoinedParts((Looped(NOTHING, LETTER, NOTHING, 20), Literal("c"))))),
     "a(ba){0,2}c?": automaton_of(
-        Joined((Looped(Literal("a"), Literal("b"), NOTHING, 2), Repeated(Literal("c"), 0, 1)))
+        JoinedParts((Looped(Literal("a"), Literal("b"), NOTHING, 2), RepeatedPart(Literal("c"), 0, 1)))
     ),
 }
 patterns = st.sampled_from(

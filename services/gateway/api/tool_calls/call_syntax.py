@@ -12,13 +12,13 @@ from shared.patterns.json_containers import COMMA, member
 from shared.patterns.json_scalars import constant
 from shared.patterns.parts import (
     NOTHING,
+    Alternatives,
     Compiled,
-    Joined,
+    FormPart,
+    JoinedParts,
     Literal,
     Looped,
-    OneOf,
-    Part,
-    Repeated,
+    RepeatedPart,
     automaton_of,
     either,
 )
@@ -26,7 +26,7 @@ from shared.patterns.regex import read_regex
 
 Turn = Mapping[str, Any]  # a message as chat templates take it
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-NEWLINE = Repeated(Literal("\n"), 0, 1)
+NEWLINE = RepeatedPart(Literal("\n"), 0, 1)
 WITHOUT_CLOSING = r"(?:[^<]|<+[^</])*<*"  # texts without `</`, so that a closing tag always ends the call
 INSTRUCTION = (
     "You can call these functions:\n{functions}\n"
@@ -43,7 +43,7 @@ class CallSyntax(Protocol):
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         """The turns and the tools that the chat template gets. `functions`: those that the model may call."""
 
-    def form(self, call: Part, text: Part | None, *, is_required: bool, several: bool) -> Part:
+    def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:
         """The form of whole texts.
 
         `call`: that of one call. `text`: that of texts without a call; None: any text. `is_required`: each text has a
@@ -62,15 +62,19 @@ class TaggedCalls(CallSyntax):
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         return list(turns), [{"type": "function", "function": function} for function in functions]
 
-    def form(self, call: Part, text: Part | None, *, is_required: bool, several: bool) -> Part:
+    def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:
         tagged = product(automaton_of(call), automaton_of(read_regex(WITHOUT_CLOSING)))
         if tagged is None:
             raise BadInput("no arguments without </ are valid", "tools")
-        whole = Joined((Literal(OPENING), NEWLINE, Compiled(tagged), NEWLINE, Literal(CLOSING)))
+        whole = JoinedParts((Literal(OPENING), NEWLINE, Compiled(tagged), NEWLINE, Literal(CLOSING)))
         calls = _calls(whole, several=several)
         if is_required:
             return calls
-        return OneOf((text, calls)) if text else Joined((read_regex(_without(OPENING)), Repeated(calls, 0, 1)))
+        return (
+            Alternatives((text, calls))
+            if text
+            else JoinedParts((read_regex(_without(OPENING)), RepeatedPart(calls, 0, 1)))
+        )
 
     def free_pattern(self, names: Sequence[str]) -> str:
         text, name = _without(OPENING), "|".join(map(literal, names))
@@ -93,11 +97,11 @@ class JsonCalls(CallSyntax):
             return [{"role": "system", "content": f"{plain[0]['content']}\n\n{system}"}, *plain[1:]], []
         return [{"role": "system", "content": system}, *plain], []
 
-    def form(self, call: Part, text: Part | None, *, is_required: bool, several: bool) -> Part:
+    def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:
         calls = _calls(call, several=several)
         if is_required:
             return calls
-        return OneOf((text or read_regex(r"(?:[^\s{](?s:.)*)?"), calls))
+        return Alternatives((text or read_regex(r"(?:[^\s{](?s:.)*)?"), calls))
 
     def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
         return ""  # a text may begin as a call does
@@ -108,16 +112,17 @@ def find_call_syntax(template: str) -> CallSyntax:
     return TaggedCalls() if OPENING in template and "tools" in template else JsonCalls()
 
 
-def call_form(arguments: Mapping[str, Part]) -> Part:
+def call_form(arguments: Mapping[str, FormPart]) -> FormPart:
     """One call. `arguments`: the arguments of each function, by the function's name."""
     ways = [
-        Joined((member("name", constant(name)), COMMA, member("arguments", own))) for name, own in arguments.items()
+        JoinedParts((member("name", constant(name)), COMMA, member("arguments", own)))
+        for name, own in arguments.items()
     ]
-    return Joined((Literal("{"), either(ways), Literal("}")))
+    return JoinedParts((Literal("{"), either(ways), Literal("}")))
 
 
-def _calls(call: Part, *, several: bool) -> Part:
-    return Joined((Looped(call, NEWLINE, NOTHING), NEWLINE)) if several else call
+def _calls(call: FormPart, *, several: bool) -> FormPart:
+    return JoinedParts((Looped(call, NEWLINE, NOTHING), NEWLINE)) if several else call
 
 
 def _plain(turn: Turn, names: Mapping[str, str]) -> Turn:

@@ -12,7 +12,7 @@ from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn, call_f
 from services.gateway.api.tool_calls.call_text import ReadText
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_parts
-from shared.patterns.parts import Part
+from shared.patterns.parts import FormPart
 from shared.patterns.schema_merging import ASSERTIONS
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
@@ -87,7 +87,7 @@ class ToolUse:
         """Equal for uses with the same form."""
         return f"{type(self.syntax).__name__} {self.tools} {self.is_required} {self.several}" if self.tools else ""
 
-    def form(self, text: Part | None, left_out: list[str]) -> Part | str:
+    def form(self, text: FormPart | None, left_out: list[str]) -> FormPart | str:
         """The form of the whole text, or its pattern; empty: any text. `text`: that of texts without calls; None: any.
         `left_out` gets the fields of what cannot be written and is not needed.
 
