@@ -49,7 +49,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look has read."""
+    """The result of one look."""
 
     streams: Mapping[str, StreamState] = field(default_factory=dict)  # by name; without those that did not answer
     missing: Collection[str] = ()  # expected streams that the bus does not have
