@@ -80,15 +80,15 @@ class DeliveryWatch:
 
     async def check(self, _look: Look) -> None:
         """Compare the consumer's state with what has arrived."""
-        now = await self._read() if self._created is not None else None
-        if now is None:
-            return
         before = self._before
-        if self._has_gap or (before is not None and now.at_s >= before.at_s + MIN_AGE_S and shows_loss(before, now)):
+        is_due = before is None or asyncio.get_running_loop().time() >= before.at_s + MIN_AGE_S
+        if self._created is None or not (is_due or self._has_gap) or (now := await self._read()) is None:
+            return
+        if self._has_gap or (before is not None and shows_loss(before, now)):
             log.warning("messages of requests lost on the bus", delivered=now.delivered, received=now.received)
             self.stop()
             self._lost.set()
-        elif before is None or now.at_s >= before.at_s + MIN_AGE_S:
+        else:
             self._before = now
 
     async def _read(self) -> Check | None:
