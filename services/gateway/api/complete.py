@@ -19,7 +19,6 @@ from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_models import ServedBody
 from services.gateway.api.serving_fields import with_serving_fields
-from services.gateway.api.text_forms import left_out
 from services.gateway.errors import ApiError, check_completed
 from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
@@ -44,7 +43,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         raise
     request_id = opened[0].request.request_id
     replies = plan.replies(request_id, created_s)
-    ignored = ignored_header(body, [*left_out(opened[0].request.pattern), *context.tables.ignored(body)])
+    ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(body)])
     headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]
     with _ended_by_errors(opened, recorders):

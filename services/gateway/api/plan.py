@@ -14,7 +14,7 @@ from services.gateway.api.other_fields import ADJUSTED_HEADER
 from services.gateway.api.output_room import output_room
 from services.gateway.api.prompts import Prompt, encode_prompt, unblocked
 from services.gateway.api.replies import Replies
-from services.gateway.api.text_forms import TOOLS, Form, FormCompiler
+from services.gateway.api.text_forms import TOOLS, Form, FormCompiler, TextForm
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, find_call_syntax
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.stores.conversations import Conversations
@@ -58,6 +58,7 @@ class BodyPlan:
     replies: WriteReplies
     choices_field: str  # asks for several choices
     form_field: str  # gives the form of the text
+    left_out: Sequence[str] = ()  # parts of the form's schema that are never written
     adjusted: Mapping[str, str] = field(default_factory=dict)  # the header that names a limit above the model's room
     keep: Keep | None = None
 
@@ -88,21 +89,25 @@ class BodyPlanner:
             outcomes = [_outcome_without_steps(ids, text) for ids in prompts for _ in range(wanted.n)]
             requests = [Request(request_id=outcome.request_id) for outcome in outcomes]
             return BodyPlan(requests=requests, outcomes=outcomes, form_field=form_field, **fixed)
-        made = [await self._request(wanted, form_field, ids) for ids in prompts]
+        form = await self._form(wanted)
+        made = [await self._request(wanted, form, form_field, ids) for ids in prompts]
         seed = wanted.passed.get("seed")
         seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
         requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
-        return BodyPlan(requests=requests, form_field=form_field, adjusted=_adjusted(wanted, requests), **fixed)
+        fixed |= {"left_out": form.left_out, "adjusted": _adjusted(wanted, requests)}
+        return BodyPlan(requests=requests, form_field=form_field, **fixed)
 
-    async def _request(self, wanted: WantedCompletion, form_field: str, prompt_ids: Int32) -> Request:
-        """The request for a prompt, without its own id and seed."""
-        text = self.text
-        form = await self.patterns.form_of(
+    async def _form(self, wanted: WantedCompletion) -> TextForm:
+        return await self.patterns.form_of(
             wanted.forms,
             wanted.labels if wanted.alternatives is not None else (),
             wanted.tools.form if wanted.tools.tools else None,
             wanted.tools.key,
         )
+
+    async def _request(self, wanted: WantedCompletion, form: TextForm, form_field: str, prompt_ids: Int32) -> Request:
+        """The request for a prompt, without its own id and seed."""
+        text = self.text
         labels = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
         label_tokens = 1 + max(map(len, labels)) if labels else 0
         block_length = wanted.passed.get("block_length")

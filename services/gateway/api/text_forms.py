@@ -19,7 +19,6 @@ from shared.patterns.parts import Compiled, FormPart, automaton_of
 
 MAX_KNOWN = 1_000  # forms
 OrCalls = Callable[[FormPart | None, list[str]], FormPart | str]  # adds calls of tools to a form, or to any text
-_left_out: OrderedDict[str, Sequence[str]] = OrderedDict()  # by pattern
 TOOLS = "tools"  # the field of a form that only calls of tools give
 
 
@@ -40,6 +39,7 @@ class TextForm:
     pattern: str = ""
     labels: Sequence[str] = ()
     max_bytes: int | None = None  # of a text of the pattern; None: no limit
+    left_out: Sequence[str] = ()  # parts of the schema that are never written: they cannot be, and need not be
 
     @property
     def max_tokens(self) -> int | None:
@@ -104,21 +104,12 @@ def _text_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
         raise BadInput(f"{field} is nested too deep", field) from None
     pattern = made if isinstance(made, str) else compiled.written()
     _check_length(pattern, field)
-    if left_out:
-        _left_out[pattern] = left_out
-        if len(_left_out) > MAX_KNOWN:
-            _left_out.popitem(last=False)
-    return TextForm(pattern, max_bytes=longest_text(compiled))
+    return TextForm(pattern, max_bytes=longest_text(compiled), left_out=left_out)
 
 
 def _check_length(pattern: str, field: str) -> None:
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)
-
-
-def left_out(pattern: str) -> Sequence[str]:
-    """The parts of its schema that are never written, as they cannot be and need not be."""
-    return _left_out.get(pattern, ())
 
 
 def schema_form(schema: str | dict[str, object], field: str) -> Form:
