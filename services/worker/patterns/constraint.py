@@ -139,7 +139,7 @@ class PatternConstraint:
         is_known = tokens != self._mask_token_id
         masks = len(tokens) - int(is_known.sum())
         added = int(self._counted.most_added[self._plain.automaton.class_of[tokens[is_known]]].sum())
-        left = self._counted.free - self._count - added - masks * self._counted.per_mask
+        left = self._counted.safe_total - self._count - added - masks * self._counted.per_mask
         self._budget = left + int(self._counted.most_added.max())
         self._sets = self._plain if left >= 0 else self._counted
 

@@ -1,8 +1,8 @@
 """Sets of states with the counts at which they can be.
 
-A low count leaves more ways to continue than a high one. So a set of the states after some tokens keeps the lowest
-count of each, and a set of those before some tokens the highest count from which they lead to a valid end. Both are
-exact.
+A state with a low count can continue in every way in which it can with a higher one. So a set of the states after some
+tokens keeps the lowest count of each, and a set of those before some tokens the highest count that still leads to a
+valid end. One count for each state is enough: the two sets meet where the lowest is at most the highest.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from services.worker.patterns.state_sets import StateSets
-from services.worker.patterns.token_automaton import FORBIDDEN, UNREACHABLE, TokenAutomaton, room_before
+from services.worker.patterns.token_automaton import UNREACHABLE, TokenAutomaton, room_before
 from shared.arrays import Bool, Int32, Int64
 
-MAX_ROWS = 1_024  # of states whose ways are collected at once
-NONE = (1 << 16) - 1
-NO_COUNT = UNREACHABLE // 2  # of a state that is not in a set of states after tokens; above each bound
+ROWS_AT_ONCE = 1_024  # states in a chunk of `_edges`
+NO_EDGE = (1 << 16) - 1  # of two states between which no token leads
+NO_COUNT = UNREACHABLE // 2  # of a state that is not in a forward set; of one not in a backward set it is -1
+NO_BOUND = UNREACHABLE  # of a state in no loop
 
 
 class CountedSets(StateSets):
@@ -25,18 +26,19 @@ class CountedSets(StateSets):
         super().__init__(automaton)
         assert automaton.added is not None
         self._added: Int32 = automaton.added
-        self._bound = np.append(automaton.bound, np.int32(UNREACHABLE))
+        self._bound = np.append(automaton.bound, np.int32(NO_BOUND))
         self._edges = _edges(automaton)
         self.most_added = self._added.max(axis=0)  # [C]
-        in_loops = (automaton.bound < UNREACHABLE) & (automaton.room >= 0)
+        in_loops = (automaton.bound < NO_BOUND) & (automaton.room >= 0)
         reserve = (automaton.bound - automaton.room)[in_loops].max(initial=0)
         _, target, added, _ = self._edges
-        enters = self._bound[target] < UNREACHABLE
-        # As long as the tokens of a block add at most `free`, where each mask adds `per_mask`, no bound closes a way:
-        # besides them one token may be added, and one may leave the loop
+        enters = self._bound[target] < NO_BOUND
+        # While the count, the known tokens of a block and its masks (`per_mask` each) total at most `safe_total`, no
+        # bound is reached, and plain sets suffice. It leaves room for one more token, for one that leaves the loop, and
+        # for the shortest way to an end (`reserve`).
         self.per_mask = int(added[enters].max(initial=1))
         leaves = int(added[~enters].max(initial=0))
-        self.free = int(automaton.bound.min()) - int(reserve) - int(self.most_added.max()) - leaves
+        self.safe_total = int(automaton.bound.min()) - int(reserve) - int(self.most_added.max()) - leaves
         self._rows = np.arange(len(automaton.next_state))
 
     def of_states(self, states: Sequence[int], count: int = 0) -> int:
@@ -51,62 +53,50 @@ class CountedSets(StateSets):
         room = np.where(self.automaton.tokens_left <= tokens_left, self.automaton.room, -1)
         return self._add(np.append(room, -1).astype(np.int64))
 
-    def after(self, forward: int, token_class: int) -> int:
-        key = forward, token_class
-        if key not in self._after:
-            table = self.automaton
-            ways = self._added[:, token_class], table.stays[:, token_class]
-            self._after[key] = self._next(forward, self._rows, table.next_state[:, token_class], *ways)
-        return self._after[key]
+    def _states_after(self, members: Int64, token_class: int) -> Int64:
+        table = self.automaton
+        effects = self._added[:, token_class], table.stays[:, token_class]
+        return self._lowest_after(members, self._rows, table.next_state[:, token_class], *effects)
 
-    def after_any(self, forward: int) -> int:
-        if forward not in self._after_any:
-            self._after_any[forward] = self._next(forward, *self._edges)
-        return self._after_any[forward]
+    def _states_after_any(self, members: Int64) -> Int64:
+        return self._lowest_after(members, *self._edges)
 
-    def _next(self, forward: int, source: Int64, target: Int64 | Int32, added: Int32, stays: Bool) -> int:
-        counts, found = self._members[forward][source], np.full(len(self._bound), NO_COUNT, dtype=np.int64)
-        after = np.where(stays, counts, 0) + added
-        limit = self._bound[target]
-        is_open = np.flatnonzero(
-            (counts < NO_COUNT) & (counts + added <= self._bound[source]) & (after <= limit)
-        )  # few of all
-        after = np.where(limit == UNREACHABLE, 0, after)
+    def _lowest_after(self, members: Int64, source: Int64, target: Int64 | Int32, added: Int32, stays: Bool) -> Int64:
+        edges = np.flatnonzero(members[source] < NO_COUNT)  # few of all
+        source, target, added = source[edges], target[edges], added[edges]
+        counts, limit = members[source], self._bound[target]
+        after = np.where(stays[edges], counts, 0) + added
+        is_open = (counts + added <= self._bound[source]) & (after <= limit)
+        after[limit == NO_BOUND] = 0  # no count outside loops
+        found = np.full(len(self._bound), NO_COUNT, dtype=np.int64)
         np.minimum.at(found, target[is_open], after[is_open])
-        found[-1] = NO_COUNT
-        return self._add(found)
+        found[-1] = NO_COUNT  # the last one is no state: no text continues so
+        return found
 
-    def before(self, backward: int, token_class: int) -> int:
-        key = backward, token_class
-        if key not in self._before:
-            table = self.automaton
-            ways = self._added[:, token_class], table.stays[:, token_class]
-            self._before[key] = self._previous(backward, self._rows, table.next_state[:, token_class], *ways)
-        return self._before[key]
+    def _states_before(self, members: Int64, token_class: int) -> Int64:
+        table = self.automaton
+        effects = self._added[:, token_class], table.stays[:, token_class]
+        return self._highest_before(members, self._rows, table.next_state[:, token_class], *effects)
 
-    def before_any(self, backward: int) -> int:
-        if backward not in self._before_any:
-            self._before_any[backward] = self._previous(backward, *self._edges)
-        return self._before_any[backward]
+    def _states_before_any(self, members: Int64) -> Int64:
+        return self._highest_before(members, *self._edges)
 
-    def _previous(self, backward: int, source: Int64, target: Int64 | Int32, added: Int32, stays: Bool) -> int:
-        room, found = self._members[backward][target], np.full(len(self._bound), -1, dtype=np.int64)
-        np.maximum.at(found, source, room_before(room, self._bound[source], self._bound[target], added, stays))
-        found[-1] = -1
-        return self._add(found.clip(-1))
+    def _highest_before(self, members: Int64, source: Int64, target: Int64 | Int32, added: Int32, stays: Bool) -> Int64:
+        edges = np.flatnonzero(members[target] >= 0)
+        source, target = source[edges], target[edges]
+        room = room_before(members[target], self._bound[source], self._bound[target], added[edges], stays[edges])
+        found = np.full(len(self._bound), -1, dtype=np.int64)
+        np.maximum.at(found, source, room)
+        return found
 
-    def _allowed(self, forward: int, backward: int) -> Bool:
-        key = forward, backward
-        if key not in self._classes:
-            table, counts = self.automaton, self._members[forward][:-1]
-            states = np.flatnonzero(counts < NO_COUNT)
-            own, added = counts[states][:, None], self._added[states]
-            after = np.where(table.stays[states], own, 0) + added
-            room = self._members[backward][table.next_state[states]]
-            allowed: Bool = np.asarray(((own + added <= self._bound[states][:, None]) & (after <= room)).any(axis=0))
-            allowed[FORBIDDEN] = False
-            self._classes[key] = allowed
-        return self._classes[key]
+    def _classes_between(self, before: Int64, after: Int64) -> Bool:
+        table = self.automaton
+        states = np.flatnonzero(before[:-1] < NO_COUNT)
+        counts, added = before[states][:, None], self._added[states]
+        count = np.where(table.stays[states], counts, 0) + added
+        is_open = (counts + added <= self._bound[states][:, None]) & (count <= after[table.next_state[states]])
+        allowed: Bool = np.asarray(is_open.any(axis=0))
+        return allowed
 
 
 def counted_sets_of(sets: StateSets) -> CountedSets | None:
@@ -122,15 +112,15 @@ def _edges(automaton: TokenAutomaton) -> tuple[Int64, Int64, Int32, Bool]:
     assert automaton.added is not None
     states = len(automaton.next_state)
     found: list[tuple[Int64, Int64, Int32, Bool]] = []
-    for start in range(0, states, MAX_ROWS):
-        rows = slice(start, start + MAX_ROWS)
+    for start in range(0, states, ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
         to, added, stays = automaton.next_state[rows], automaton.added[rows], automaton.stays[rows].astype(np.int64)
-        own = np.arange(len(to))
-        least = np.full((2, len(to), states + 1), NONE, dtype=np.uint16)
+        row = np.arange(len(to))
+        least = np.full((2, len(to), states + 1), NO_EDGE, dtype=np.uint16)
         for column in range(to.shape[1]):
-            at = stays[:, column], own, to[:, column]
+            at = stays[:, column], row, to[:, column]
             least[at] = np.minimum(least[at], added[:, column])
-        kept, source, target = np.nonzero(least[:, :, :-1] < NONE)
+        kept, source, target = np.nonzero(least[:, :, :-1] < NO_EDGE)
         found.append((source + start, target, least[kept, source, target].astype(np.int32), kept.astype(np.bool_)))
     parts = list(zip(*found, strict=True))
     return np.concatenate(parts[0]), np.concatenate(parts[1]), np.concatenate(parts[2]), np.concatenate(parts[3])

@@ -59,34 +59,29 @@ class StateSets:
 
     def after(self, forward: int, token_class: int) -> int:
         """The states after a token of this class."""
-        found = self._after.get((forward, token_class))
-        if found is None:
-            states = np.unique(self.automaton.next_state[self._members[forward], token_class])
-            found = self._add(states[states <= self.automaton.ended].astype(np.int64))
-            self._after[forward, token_class] = found
-        return found
+        key = forward, token_class
+        if key not in self._after:
+            self._after[key] = self._add(self._states_after(self._members[forward], token_class))
+        return self._after[key]
 
     def after_any(self, forward: int) -> int:
         """The states after any token."""
-        found = self._after_any.get(forward)
-        if found is None:
-            found = self._after_any[forward] = self._add(self._union(self._successors, forward))
-        return found
+        if forward not in self._after_any:
+            self._after_any[forward] = self._add(self._states_after_any(self._members[forward]))
+        return self._after_any[forward]
 
     def before(self, backward: int, token_class: int) -> int:
         """The states from which a token of this class leads into the set."""
-        found = self._before.get((backward, token_class))
-        if found is None:
-            leads = self._contains(backward)[self.automaton.next_state[:, token_class]]
-            found = self._before[backward, token_class] = self._add(np.flatnonzero(leads))
-        return found
+        key = backward, token_class
+        if key not in self._before:
+            self._before[key] = self._add(self._states_before(self._members[backward], token_class))
+        return self._before[key]
 
     def before_any(self, backward: int) -> int:
         """The states from which some token leads into the set."""
-        found = self._before_any.get(backward)
-        if found is None:
-            found = self._before_any[backward] = self._add(self._union(self._predecessors, backward))
-        return found
+        if backward not in self._before_any:
+            self._before_any[backward] = self._add(self._states_before_any(self._members[backward]))
+        return self._before_any[backward]
 
     def allows(self, forward: int, backward: int, token_class: int) -> bool:
         """Whether a token of this class leads from the one set into the other."""
@@ -110,20 +105,37 @@ class StateSets:
         """By class. Shape: [C]."""
         key = forward, backward
         if key not in self._classes:
-            targets = self.automaton.next_state[self._members[forward]]
-            allowed: Bool = np.asarray(self._contains(backward)[targets].any(axis=0))
+            allowed = self._classes_between(self._members[forward], self._members[backward])
             allowed[FORBIDDEN] = False
             self._classes[key] = allowed
         return self._classes[key]
 
-    def _contains(self, number: int) -> Bool:
+    def _states_after(self, members: Int64, token_class: int) -> Int64:
+        states = np.unique(self.automaton.next_state[members, token_class])
+        return states[states <= self.automaton.ended].astype(np.int64)
+
+    def _states_after_any(self, members: Int64) -> Int64:
+        return self._union(self._successors[members])
+
+    def _states_before(self, members: Int64, token_class: int) -> Int64:
+        return np.flatnonzero(self._contains(members)[self.automaton.next_state[:, token_class]])
+
+    def _states_before_any(self, members: Int64) -> Int64:
+        return self._union(self._predecessors[members])
+
+    def _classes_between(self, before: Int64, after: Int64) -> Bool:
+        """Whether a token of each class leads from the one set into the other: [C]."""
+        allowed: Bool = np.asarray(self._contains(after)[self.automaton.next_state[before]].any(axis=0))
+        return allowed
+
+    def _contains(self, members: Int64) -> Bool:
         """By state, and False for no state: [S + 1]."""
         found = np.zeros(len(self.automaton.next_state) + 1, dtype=np.bool_)
-        found[self._members[number]] = True
+        found[members] = True
         return found
 
-    def _union(self, rows: UInt8, number: int) -> Int64:
-        bits = np.bitwise_or.reduce(rows[self._members[number]], axis=0)
+    def _union(self, rows: UInt8) -> Int64:
+        bits = np.bitwise_or.reduce(rows, axis=0)
         return np.flatnonzero(np.unpackbits(bits, count=len(self.automaton.next_state)))
 
     def _add(self, members: Int64) -> int:
