@@ -95,7 +95,7 @@ async def serve(
     queue, drain, kept_config = EventQueue(), DrainWatch(bus), KeptConfig(bus, config)
     set_up = partial(bus.ensure_set_up, settings.max_stored_bytes, settings.stream_replicas)
     streams = KeptStreams(bus, set_up, lambda: queue.put(StepsLost()))
-    described = [*streams.streams, drain.stream, kept_config.stream]
+    described = [*streams.described, drain.stream, kept_config.stream]
     watch = BusWatch(bus, described, LOOK_S, expected=stream_names(bus.subjects))
     await watch.look()  # sets the clock
     clock = watch.clock

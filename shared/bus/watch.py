@@ -1,6 +1,6 @@
 """Reads the state of a cell's streams at one interval, and hands it to everything that follows the state.
 
-An error of one read leaves its part out: the server is unavailable, or the stream has no leader or is not set up yet.
+A stream that cannot be read is left out: the server is unavailable, or the stream has no leader or is not set up yet.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.errors import BadInput
 from shared.tasks import pause
 
-ANSWER_S = 0.5  # limit of the answer about one stream
+ANSWER_S = 0.5  # time limit of the answer about one stream
 
 
 class StreamContent(msgspec.Struct, frozen=True):
@@ -52,14 +52,14 @@ class Look:
     """The result of one look."""
 
     streams: Mapping[str, StreamState] = field(default_factory=dict)  # by name; without those that did not answer
-    missing: Collection[str] = ()  # expected streams that the bus does not have
+    missing: Collection[str] = ()  # expected streams that the bus does not have; empty if it did not answer
 
 
 Follower = Callable[[Look], Awaitable[None]]
 
 
 class BusWatch:
-    """Looks at some streams of a cell. `clock` shows the bus's time by the same answers."""
+    """Looks at some streams of a cell. The time stamps of the answers set `clock`."""
 
     def __init__(
         self, bus: Bus, streams: Collection[str], interval_s: float, *, expected: Collection[str] = ()

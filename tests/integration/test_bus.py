@@ -207,7 +207,7 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
 async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:
     """Keep the streams of the cell as a scheduler does, until cancelled."""
     streams = KeptStreams(bus, bus.ensure_set_up, on_steps_lost)
-    watch = BusWatch(bus, streams.streams, 0.05, expected=stream_names(bus.subjects))
+    watch = BusWatch(bus, streams.described, 0.05, expected=stream_names(bus.subjects))
     watch.follow(streams.keep)
     await watch.run()
 

@@ -1,8 +1,8 @@
 """Which new requests cannot meet their SLO, even if every request is served at the lowest threshold it may use.
 
-The earliest end of a request is the time of its own steps on the best instance, and the work of the requests ahead of
-it: those of its priority and above, but no step of theirs after its last one, as all requests share the iterations. The
-forecast is optimistic, so that a request that could meet its SLO is served.
+The earliest end of a request is the time of its own steps on the best instance, and a delay by the requests ahead of
+it, those of its priority and above. Each delays it for at most as many steps as it has left itself, as they share the
+iterations. The forecast is optimistic, so that a request that could meet its SLO is served.
 
 Arrays hold n active requests.
 """
@@ -17,9 +17,9 @@ from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Bool, Float64, Int64
 from shared.messages.steps import CACHE
 
-EASY_SHARE = 0.5  # of the estimated steps, that an easy request takes
+OPTIMISTIC_SHARE = 0.5  # of the estimated steps: an easy request needs no more
 MIN_OBSERVED = 8  # measured iterations of an instance after which its costs count in full
-UNCONFIRMED_SHARE = 0.25  # of them that counts before: a profile measured on a busy machine can be several times slow
+UNCONFIRMED_FACTOR = 0.25  # on its costs until then: a profile from a busy machine can be several times too slow
 MAX_RETRY_S = 3600.0  # also for a request that does not fit an idle cluster: instances may be added
 
 
@@ -27,25 +27,26 @@ def refusals(
     new: Int64, rows: Int64, steps: Float64, recompute_steps: Float64, *, by_deadline: bool,
     table: RequestTable, fleet: Fleet, now_s: float,
 ) -> Iterator[tuple[int, float]]:  # fmt: skip
-    """Those of the rows `new` that cannot meet their SLO, each with the seconds after which it could if nothing else
-    arrived. `rows` are all active requests, and `steps` those that each has left at its lowest threshold; none is
-    refused while no instance is open. `by_deadline`: requests that are late or due later are not ahead of a request.
+    """Those of the rows `new` that cannot meet their SLO, each with the seconds after which to try again.
+
+    `rows` are all active requests, and `steps` those that each has left at its lowest threshold; none is refused while
+    no instance is open. `by_deadline`: only requests that are not late yet, and due no later, are ahead of a request.
     """
     if not fleet.open.any():
         return
     scale = _cost_scale(fleet)
     work_s = cluster_seconds(rows, steps - recompute_steps, recompute_steps, scale, table, fleet)
     alone_s = _alone_seconds(rows, steps, recompute_steps, table, fleet, scale)
-    counts = ~np.isin(rows, new)  # the requests that the next one may find ahead of it
+    accepted = ~np.isin(rows, new)  # earlier requests, and new ones that are not refused
     due_s = table.arrival_s[rows] + table.slo_s[rows]
     for i in np.searchsorted(rows, new).tolist():
-        ahead = counts & (table.priority[rows] >= table.priority[rows[i]])
+        ahead = accepted & (table.priority[rows] >= table.priority[rows[i]])
         if by_deadline:
             ahead &= (due_s >= now_s) & (due_s <= due_s[i])
         delay_s = work_s[ahead] @ np.minimum(steps[i] / np.maximum(steps[ahead], 1.0), 1.0)
         late_s = now_s + alone_s[i] + float(delay_s) - due_s[i]
         if late_s <= 0:
-            counts[i] = True
+            accepted[i] = True
             continue
         slo_s = table.slo_s[rows[i]]
         yield int(rows[i]), MAX_RETRY_S if alone_s[i] > slo_s else min(max(late_s, 1.0), MAX_RETRY_S)
@@ -54,8 +55,8 @@ def refusals(
 def _alone_seconds(
     rows: Int64, steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet, scale: Float64
 ) -> Float64:
-    """The time of each request's own steps, if it is an easy one, on the best instance. Shapes: [n] each -> [n]."""
-    steps = np.maximum(EASY_SHARE * steps, np.minimum(steps, 1.0))
+    """The time of each request's own steps on the best instance, as if it were an easy one. Shapes: [n] each -> [n]."""
+    steps = np.maximum(OPTIMISTIC_SHARE * steps, np.minimum(steps, 1.0))
     recompute_steps = np.minimum(recompute_steps, steps)
     keys, best_s = further_keys(rows, table, fleet), np.full(len(rows), np.inf)
     for index in fleet.open.nonzero()[0].tolist():
@@ -68,7 +69,8 @@ def _alone_seconds(
 
 
 def _cost_scale(fleet: Fleet) -> Float64:
-    """The factor on each instance's costs. No iteration would correct the costs of an idle one."""
+    """The factor on each instance's costs. That of an idle one is at most 1: if all requests were refused, no iteration
+    could lower it."""
     confirmed: Bool = fleet.observed >= MIN_OBSERVED
-    factor: Float64 = np.where(confirmed, 1.0, UNCONFIRMED_SHARE) * fleet.correction
+    factor: Float64 = np.where(confirmed, 1.0, UNCONFIRMED_FACTOR) * fleet.correction
     return np.where(fleet.requests > 0, factor, np.minimum(factor, 1.0))

@@ -20,7 +20,7 @@ from shared.bus.watch import Look
 
 log = structlog.get_logger(__name__)
 
-MIN_AGE_S = 2.0  # between the two checks that show a loss; an acknowledgement arrives within less time
+CHECK_S = 2.0  # shortest time between two checks; an acknowledgement arrives within less
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,16 @@ class Check:
     """The consumer and the messages received from it, at one time."""
 
     at_s: float  # loop time
-    delivered: int  # number of the last message that the bus has sent; a redelivery counts too
-    received: int  # number of the last message received
-    unacknowledged: int | None  # sequence in the stream of the oldest one; None: all are acknowledged, or will be
+    delivered: int  # the last consumer sequence that the bus has sent; a redelivery has its own
+    received: int  # the last consumer sequence received
+    orphan: int | None  # stream sequence of the oldest unacknowledged message, if it came and none will acknowledge it
 
 
 def shows_loss(before: Check, now: Check) -> bool:
-    """Whether messages, or the acknowledgement of the oldest one, were lost before the first of two checks."""
-    is_silent = now.received == before.received < before.delivered
-    is_unacknowledged = now.unacknowledged is not None and now.unacknowledged == before.unacknowledged
-    return is_silent or is_unacknowledged
+    """Whether a message, or an acknowledgement, of before the first of two checks is still absent at the second."""
+    is_delivery_lost = now.received == before.received < before.delivered
+    is_acknowledgement_lost = now.orphan is not None and now.orphan == before.orphan
+    return is_delivery_lost or is_acknowledgement_lost
 
 
 class DeliveryWatch:
@@ -51,8 +51,8 @@ class DeliveryWatch:
         self._consumer = consumer
         self._will_acknowledge = will_acknowledge
         self._created: datetime | None = None  # when the consumer was created; None: not known, so no loss is noticed
-        self._received = self._received_sequence = 0  # the highest number, and the highest sequence in the stream
-        self._has_gap = False
+        self._consumer_sequence = self._stream_sequence = 0  # the highest ones received
+        self._has_gap = False  # a later message came without an earlier one: a loss that needs no second check
         self._before: Check | None = None
         self._lost = asyncio.Event()
 
@@ -63,15 +63,15 @@ class DeliveryWatch:
 
     def start(self, consumer: ConsumerInfo) -> None:
         """The consumer is created, and counts its deliveries from one."""
-        self._received = self._received_sequence = 0
+        self._consumer_sequence = self._stream_sequence = 0
         self._created, self._has_gap = consumer.created, False
 
     def note(self, msg: Msg) -> None:
         """A message has arrived."""
         sequence = msg.metadata.sequence
-        self._has_gap |= sequence.consumer > self._received + 1
-        self._received = max(self._received, sequence.consumer)
-        self._received_sequence = max(self._received_sequence, sequence.stream)
+        self._has_gap |= sequence.consumer > self._consumer_sequence + 1
+        self._consumer_sequence = max(self._consumer_sequence, sequence.consumer)
+        self._stream_sequence = max(self._stream_sequence, sequence.stream)
 
     async def wait_for_loss(self) -> None:
         """Wait until something was lost: a delivery, or the acknowledgement of the oldest message."""
@@ -81,7 +81,7 @@ class DeliveryWatch:
     async def check(self, _look: Look) -> None:
         """Compare the consumer's state with what has arrived."""
         before = self._before
-        is_due = before is None or asyncio.get_running_loop().time() >= before.at_s + MIN_AGE_S
+        is_due = before is None or asyncio.get_running_loop().time() >= before.at_s + CHECK_S
         if self._created is None or not (is_due or self._has_gap) or (now := await self._read()) is None:
             return
         if self._has_gap or (before is not None and shows_loss(before, now)):
@@ -92,8 +92,8 @@ class DeliveryWatch:
             self._before = now
 
     async def _read(self) -> Check | None:
-        """Returns: None if the consumer does not answer, or is another one."""
-        at_s, received = asyncio.get_running_loop().time(), self._received
+        """Returns: None if the consumer does not answer, or was created again meanwhile."""
+        at_s, received = asyncio.get_running_loop().time(), self._consumer_sequence
         try:
             info = await self._bus.js.consumer_info(self._stream, self._consumer)
         except BUS_ERRORS:
@@ -102,6 +102,6 @@ class DeliveryWatch:
             return None
         delivered = info.delivered.consumer_seq if info.delivered is not None else 0
         oldest = info.ack_floor.stream_seq + 1 if info.ack_floor is not None and info.num_ack_pending else None
-        if oldest is not None and (oldest > self._received_sequence or self._will_acknowledge(oldest)):
+        if oldest is not None and (oldest > self._stream_sequence or self._will_acknowledge(oldest)):
             oldest = None
         return Check(at_s, delivered, received, oldest)

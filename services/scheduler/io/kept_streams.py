@@ -12,14 +12,14 @@ log = structlog.get_logger(__name__)
 
 
 class KeptStreams:
-    """A stream or bucket is lost if it was deleted, or was in the memory of a server that restarted."""
+    """Sets up the streams and buckets that were deleted, or were lost with the memory of a server that restarted."""
 
     def __init__(self, bus: Bus, set_up: Callable[[], Awaitable[None]], on_steps_lost: Callable[[], None]) -> None:
         """`set_up()` creates what is missing of the cell, also after a partial set-up."""
         self._set_up = set_up
         self._on_steps_lost = on_steps_lost
         self._steps = StepStreams(bus.subjects)
-        self.streams = self._steps.names  # that each look describes
+        self.described = self._steps.names  # the streams that each look must describe
 
     async def keep(self, look: Look) -> None:
         if look.missing:

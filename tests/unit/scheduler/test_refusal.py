@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.scheduler.algorithms.refusal import EASY_SHARE, MAX_RETRY_S, MIN_OBSERVED, UNCONFIRMED_SHARE
+from services.scheduler.algorithms.refusal import MAX_RETRY_S, MIN_OBSERVED, OPTIMISTIC_SHARE, UNCONFIRMED_FACTOR
 from services.scheduler.events import Command, FinishRequest, RequestArrived, SendProgress
 from services.scheduler.registry import POLICIES
 from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus, Request
@@ -13,7 +13,7 @@ from tests.builders import arrival
 from tests.support.scripted_cell import ScriptedCell, make_cell
 
 # 128 tokens, which the profile of `scripted_cell` computes in 129 ms: 16 steps at the lowest threshold of `dilaserve`
-ALONE_S = 16 * 0.129 * EASY_SHARE
+ALONE_S = 16 * 0.129 * OPTIMISTIC_SHARE
 
 
 def shedding(policy: str = "dilaserve", *, instances: int = 1) -> ScriptedCell:
@@ -58,7 +58,7 @@ def test_the_earliest_end_alone_is_that_of_an_easy_request() -> None:
 
 def test_costs_that_are_hardly_observed_count_in_part() -> None:
     cell = make_cell({"i-0": 1}, policy="dilaserve", shed=True)
-    assert not refused(cell.send(request("r", 1.02 * UNCONFIRMED_SHARE * ALONE_S)))
+    assert not refused(cell.send(request("r", 1.02 * UNCONFIRMED_FACTOR * ALONE_S)))
 
 
 def test_the_requests_ahead_delay_a_request_and_more_instances_share_them() -> None:
