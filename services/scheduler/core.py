@@ -16,6 +16,7 @@ from services.scheduler.algorithms.refusal import refusals
 from services.scheduler.dispatch import Dispatcher
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy, Policy
 from services.scheduler.state.checkpoints import resume, take_checkpoint
+from services.scheduler.state.computing_share import ComputingShare
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
@@ -73,6 +74,7 @@ class SchedulerCore:
         )
         self.fleet = Fleet(exact=settings.exact_cache)
         self.totals = Totals()
+        self._computing_share = ComputingShare()
         candidates, means = np.array(settings.thresholds), np.array(settings.tokens_per_step)
         self.estimates = StepEstimates(
             self.table, self.totals, candidates, means, settings.granularity, settings.learns_difficulty
@@ -191,8 +193,11 @@ class SchedulerCore:
             steps = np.minimum(steps, table.blocks_left[rows])
             recompute_steps = np.minimum(recompute_steps, steps)
         by_deadline = self.policy.moves is MigrationPolicy.FOR_ROOM
-        work = rows, steps, recompute_steps
-        return list(refusals(new, *work, by_deadline=by_deadline, table=table, fleet=self.fleet, now_s=now_s))
+        found = refusals(
+            new, rows, steps, recompute_steps, by_deadline=by_deadline, computing_share=self._computing_share.value,
+            table=table, fleet=self.fleet, now_s=now_s,
+        )  # fmt: skip
+        return list(found)
 
     def _apply_results(self, results: Sequence[StepResults], now_s: float) -> None:
         applied = self._decoder.apply(results, now_s)
@@ -381,6 +386,8 @@ class SchedulerCore:
             self._remember_prefix(row)
         entry, stats = table.entry(row), serving_stats(table, row, self.settings.thresholds, now_s)
         decisions = self._decisions.read(row) if self._decisions is not None else None
+        if status is OutcomeStatus.COMPLETED and stats and decisions and decisions.first_sent_s is not None:
+            self._computing_share.record(stats.step_s, stats.latency_s - decisions.first_sent_s)
         self.totals.count_finished(status, stats)
         confidences = table.confidences(row)[:end].copy() if entry.arrived.request.logprobs else None
         self._commands.append(

@@ -24,13 +24,14 @@ MAX_RETRY_S = 3600.0  # also for a request that does not fit an idle cluster: in
 
 
 def refusals(
-    new: Int64, rows: Int64, steps: Float64, recompute_steps: Float64, *, by_deadline: bool,
+    new: Int64, rows: Int64, steps: Float64, recompute_steps: Float64, *, by_deadline: bool, computing_share: float,
     table: RequestTable, fleet: Fleet, now_s: float,
 ) -> Iterator[tuple[int, float]]:  # fmt: skip
     """Those of the rows `new` that cannot meet their SLO, each with the seconds after which to try again.
 
     `rows` are all active requests, and `steps` those that each has left at its lowest threshold; none is refused while
     no instance is open. `by_deadline`: only requests that are not late yet, and due no later, are ahead of a request.
+    `computing_share`: of the time, in which iterations run; in the rest instances wait for messages.
     """
     if not fleet.open.any():
         return
@@ -44,7 +45,7 @@ def refusals(
         if by_deadline:
             ahead &= (due_s >= now_s) & (due_s <= due_s[i])
         delay_s = work_s[ahead] @ np.minimum(steps[i] / np.maximum(steps[ahead], 1.0), 1.0)
-        late_s = now_s + alone_s[i] + float(delay_s) - due_s[i]
+        late_s = now_s + alone_s[i] + float(delay_s) / computing_share - due_s[i]
         if late_s <= 0:
             accepted[i] = True
             continue
