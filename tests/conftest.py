@@ -20,9 +20,11 @@ os.environ |= {"OMP_NUM_THREADS": "1", "DILASERVE_THREADS": "1"}
 
 _numbers = itertools.count()
 
-# An example's time depends on the machine's load, so it has no deadline.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+# An example's time depends on the machine's load, so it has no deadline. Each run tries the same examples, so that a
+# commit either passes or fails; `--hypothesis-profile=search` tries new ones.
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -274,6 +274,7 @@ class _Converter:
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             raise BadInput("properties must be an object, and required a list", field)
         least, most = count(schema, "minProperties", field) or 0, count(schema, "maxProperties", field)
+        check_range(least, most, "minProperties", field)
         others = schema.get("additionalProperties", True)
         if not properties and not required:
             return self._of_keys(schema, least, most, field, depths)

@@ -57,7 +57,7 @@ def matches_in_time(pattern: str, text: str) -> bool | None:
         return None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(GRAMMARS, st.integers(0, 9))
 def test_every_text_of_a_grammar_up_to_the_depth_matches_its_pattern(grammar: str, seed: int) -> None:
     rules = dict(read_grammar(grammar))

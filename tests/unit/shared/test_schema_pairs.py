@@ -88,7 +88,7 @@ def check(schema: Any) -> None:
         assert validator.is_valid(json.loads(text)), text
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.data(), st.sampled_from(sorted(KINDS)), st.booleans())
 def test_no_text_breaks_a_rule_of_its_schema(data: st.DataObject, kind: str, apart: bool) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(KINDS[kind])), min_size=1, max_size=3, unique=True))
@@ -123,6 +123,20 @@ def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused:
     automaton = automaton_of(schema_part(schema))
     assert [text for text in accepted if not automaton.accepts(text)] == []
     assert [text for text in refused if automaton.accepts(text)] == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": 12, "maxLength": 2},
+        {"type": "array", "minItems": 5, "maxItems": 1},
+        {"type": "object", "minProperties": 2, "maxProperties": 1},
+        {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2, "maxProperties": 1},
+    ],
+)
+def test_a_range_without_a_value_is_refused(schema: Any) -> None:
+    with pytest.raises(BadInput, match="is above the maximum"):
+        schema_part(schema)
 
 
 def test_a_part_that_is_left_out_is_named() -> None:
