@@ -1,6 +1,5 @@
-"""The demo models' held-out problems, and the length of a decoded text."""
+"""The demo models' held-out problems."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from dilaserve.load.workload import LoadRequest, read_requests
@@ -19,8 +18,3 @@ def read_prompts(model: Path, count: int) -> list[list[int]]:
     return [
         text.encode_chat([ChatMessage(role="user", content=row.prompt)]).tolist() for row in held_out(model)[:count]
     ]
-
-
-def text_length(output: Sequence[int], eos_id: int) -> int:
-    """The tokens before the first EOS."""
-    return output.index(eos_id) if eos_id in output else len(output)

@@ -14,21 +14,20 @@ import typer
 
 from experiments.paper.files import QUICK
 from experiments.policies.points import POINTS, QUICK_POINTS
-from experiments.policies.rows import ROWS, SYSTEMS
+from experiments.policies.rows import SYSTEMS
 from experiments.policies.store import RunStore
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import NAME, write
 from experiments.report import RESULTS
 from simulator.lengths import DATA
 
-STUDY_ROWS = ",".join(row.name for row in ROWS)
 CHOICE_SEEDS, FINAL_SEEDS, QUICK_SEEDS = "0,1,2", "10,11,12", "0"
 
 
 def main(
     *,
     points: Annotated[str, typer.Option(help="Load points, comma-separated; * matches any text.")] = "*",
-    rows: Annotated[str, typer.Option(help="Rows, likewise; default: all but ablations.")] = STUDY_ROWS,
+    rows: Annotated[str, typer.Option(help="Rows, likewise.")] = "*",
     seeds: Annotated[str | None, typer.Option(help=f"Seeds, comma-separated; default: {CHOICE_SEEDS}.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three points, one seed.")] = False,
     final: Annotated[bool, typer.Option("--final", help="The seeds that guided no choice; stores the report.")] = False,

@@ -1,12 +1,11 @@
 """The rows of the tables: the policy, the paper's, constants, baselines, and other estimates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from experiments.policies.ablations import PARTS
 from experiments.policies.points import POLICY
 from experiments.policies.served_models import Cache
 from services.scheduler.settings import SchedulerSettings
@@ -17,12 +16,10 @@ ONE_SHOT = "one-shot-estimates"  # the policy without a step predictor
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One row: settings of the scheduler and options of the policy beside their defaults, and the source of its
-    estimates."""
+    """One row: settings of the scheduler beside their defaults, and the source of its estimates."""
 
     name: str
     settings: Mapping[str, Any]
-    options: Mapping[str, Any] = field(default_factory=dict)  # fields of the policy's class
     predictor: PredictorName = "trained"
     constant: float | None = None  # the threshold of all requests, if it is one
 
@@ -55,10 +52,4 @@ ROWS = (
     System("oracle-estimates", {"policy": POLICY}, predictor="oracle"),
     System(ONE_SHOT, {"policy": POLICY}, predictor="one-shot"),
 )
-# The policy without one of its parts each
-ABLATIONS = (
-    System("without-load-control", {"policy": POLICY}, {"load_control": False}),
-    *(System(f"without-{part}", {"policy": f"without-{part}"}) for part in PARTS),
-    System("without-difficulty-one-shot", {"policy": "without-difficulty"}, predictor="one-shot"),
-)
-SYSTEMS: Mapping[str, System] = {row.name: row for row in (*ROWS, *ABLATIONS)}
+SYSTEMS: Mapping[str, System] = {row.name: row for row in ROWS}

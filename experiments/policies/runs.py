@@ -48,7 +48,6 @@ class Run:
             registered=point.registered(),
             instances=(1,) * point.instances,
             settings=row.scheduler(point.model.cache),
-            policy_options=row.options,
             predictor=row.predictor,
             slo_s=point.slo_s(arriving),
             seed=self.seed,

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.policies.__main__ import STUDY_ROWS
 from experiments.policies.arrivals import LOOSE_SLO_S, TIGHT_SLO_S, arrivals, with_mixed_slos
 from experiments.policies.points import POINTS, POLICY, Target, recompute_intercept_s
-from experiments.policies.rows import ABLATIONS, ONE_SHOT, SYSTEMS
+from experiments.policies.rows import ONE_SHOT, SYSTEMS
 from experiments.policies.runs import Figures, Run, longest
-from experiments.policies.scenarios import keyed_trace, starvation_trace
 from experiments.policies.store import RunStore
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import verdicts, write
@@ -190,30 +188,9 @@ def test_the_whole_trace_has_few_rows() -> None:
     assert "infaas-0.7" not in names
 
 
-def test_ablations_run_only_if_they_are_asked_for() -> None:
-    names = {row.name for row in ABLATIONS}
-    assert not names & set(selected(SYSTEMS, STUDY_ROWS))
-    assert names <= {run.row.name for run in runs_of(["gsm8k-16"], selected(SYSTEMS, "without-*"), [0])}
-
-
 def test_a_wrong_profile_is_registered_and_the_right_one_simulated() -> None:
     point = POINTS["gsm8k-16-profile-slow"]
     scenario = Run(point, SYSTEMS[POLICY], 0).scenario(make_trace(np.zeros(1), np.array([100]), np.array([64])))
     assert scenario.registered is not None
     for (tp, kind), curve in scenario.profile.curves.items():
         assert scenario.registered.curves[tp, kind].latency_s == pytest.approx(2 * curve.latency_s)
-
-
-def test_keyed_arrivals_of_one_key_do_not_depend_on_the_other() -> None:
-    alone, shared = (keyed_trace({"first": 2.0, **other}, 60.0, 0, DATA) for other in ({}, {"second": 5.0}))
-    of_first = shared.key == "first"
-    assert shared.arrival_s[of_first].tolist() == alone.arrival_s.tolist()
-    assert (~of_first).sum() == pytest.approx(300, rel=0.2)
-    assert (np.diff(shared.arrival_s) >= 0).all()
-
-
-def test_the_large_request_arrives_in_a_lasting_overload() -> None:
-    workload, large = starvation_trace(0, DATA)
-    tokens = workload.prompt_tokens + workload.output_tokens
-    assert tokens[large] == tokens.max() == 6256
-    assert 0 < large < len(workload) // 2
