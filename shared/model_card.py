@@ -1,28 +1,28 @@
-"""Reads the facts about a model that services need from its config.json."""
+"""Reads the facts about a model that services need from its files."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shared.errors import BadInput
 from shared.messages.instances import ModelCard
 from shared.model_families import block_length_of, max_length_of, usual_edit_threshold, with_defaults
+from shared.model_files import read_json
 
 
 def read_model_card(directory: Path, name: str) -> ModelCard:
     """The card from config.json. Raises: BadInput if the file or a value is missing, or the architecture is not
     supported."""
     path = directory / "config.json"
+    if not path.is_file():
+        raise BadInput(f"cannot read {path}: no such file", field="model")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {error}", field="model") from None
-    try:
-        config = with_defaults(config)
+        config = with_defaults(read_json(path))
         return ModelCard(
             name=name,
             max_length=max_length_of(config),
             mask_token_id=int(config["mask_token_id"]),
-            eos_token_id=int(config["eos_token_id"]),
+            eos_token_id=read_end_ids(directory, config)[0],
             vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
             block_length=block_length_of(config),
             edit_threshold=usual_edit_threshold(config, name),
@@ -31,3 +31,33 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
         raise BadInput(f"{path} lacks the key {error}", field="model") from None
     except (AttributeError, TypeError, ValueError) as error:
         raise BadInput(f"{path}: {error}", field="model") from None
+
+
+def read_end_ids(directory: Path, config: Mapping[str, Any]) -> list[int]:
+    """The ends of text that config.json and generation_config.json name, each a number, a list or null; if neither
+    names one, that of the tokenizer. `config` has its defaults. Raises: ValueError if a value is something else, or no
+    file names an end."""
+    found: dict[int, None] = {}  # in this order
+    for name, values in (
+        ("config.json", config.get("eos_token_id")),
+        ("generation_config.json", read_json(directory / "generation_config.json").get("eos_token_id")),
+    ):
+        listed = values if isinstance(values, list) else [values] if values is not None else []
+        if not all(type(value) is int and value >= 0 for value in listed):
+            raise ValueError(f"eos_token_id of {name} must be a token id, a list of them or null, got {values!r}")
+        found |= dict.fromkeys(listed)
+    if not found:
+        found |= dict.fromkeys(_tokenizer_end(directory))
+    if not found:
+        raise ValueError(
+            "no eos_token_id: neither it nor generation_config.json nor the tokenizer names an end of text"
+        )
+    return list(found)
+
+
+def _tokenizer_end(directory: Path) -> list[int]:
+    """The end-of-text token that tokenizer_config.json names."""
+    named = read_json(directory / "tokenizer_config.json").get("eos_token")
+    text = named.get("content") if isinstance(named, Mapping) else named
+    added = read_json(directory / "tokenizer.json").get("added_tokens", ())
+    return [token["id"] for token in added if text is not None and token["content"] == text]

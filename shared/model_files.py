@@ -1,23 +1,31 @@
 """Finds a model's files: in a directory, or by downloading a public repository of the Hugging Face hub."""
 
+import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from shared.errors import BadInput
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizer; never code
 WEIGHTS = "*.safetensors"  # never pickles
+LFS_POINTER = b"version https://git-lfs"
+TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))  # either all of these
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
 def find_model(model: str, *, weights: bool = True) -> Path:
     """The directory of `model`. A hub id such as GSAI-ML/LLaDA-8B-Instruct is downloaded once, without its weights if
     `weights` is false.
 
-    Raises: BadInput if it is neither a directory nor an available hub id.
+    Raises: BadInput if it is neither a directory nor an available hub id, or has pointers in place of its files.
     """
     directory = Path(model)
+    patterns = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
     if directory.is_dir():
+        _refuse_pointers(path for pattern in patterns for path in sorted(directory.glob(pattern)))
         return directory
     if directory.exists() or not HUB_ID.fullmatch(model):
         raise BadInput(
@@ -25,7 +33,6 @@ def find_model(model: str, *, weights: bool = True) -> Path:
         )
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, rarely needed
 
-    patterns = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
     try:
         return Path(snapshot_download(model, allow_patterns=patterns))
     except Exception as error:  # the hub's errors have no common base class
@@ -36,3 +43,37 @@ def find_model(model: str, *, weights: bool = True) -> Path:
 def default_model_name(model: str) -> str:
     """The model name in the API if none is configured: the last part of the directory or hub id."""
     return Path(model).resolve().name
+
+
+def check_tokenizer_files(directory: Path) -> None:
+    """Raises: BadInput if a model's directory has no tokenizer."""
+    if not any(all((directory / name).is_file() for name in names) for names in TOKENIZER_FILES):
+        accepted = ", or ".join(" and ".join(names) for names in TOKENIZER_FILES)
+        raise BadInput(f"no tokenizer in {directory}: it needs {accepted}", "model")
+
+
+def has_chat_template(directory: Path) -> bool:
+    """Whether a model's directory has a chat template, by itself or in the tokenizer's configuration."""
+    return any((directory / name).is_file() for name in TEMPLATE_FILES) or bool(
+        read_json(directory / "tokenizer_config.json").get("chat_template")
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty if there is no such file. Raises: ValueError, one line, if it is not an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold one JSON object")  # noqa: TRY004 - the file is wrong, not the call
+    return found
+
+
+def _refuse_pointers(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with path.open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise BadInput(
+                    f"{path} is a Git LFS pointer, not the file: fetch the files with `git lfs pull`", "model"
+                )

@@ -10,7 +10,9 @@ from tokenizers.decoders import ByteLevel
 from shared.arrays import Int32
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import ChatMessage
-from shared.model_card import read_model_card
+from shared.model_card import read_end_ids, read_model_card
+from shared.model_families import with_defaults
+from shared.model_files import check_tokenizer_files, read_json
 from shared.token_bytes import token_bytes
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
@@ -24,14 +26,16 @@ class Tokenizer:
     def __init__(self, directory: Path, name: str) -> None:
         """Raises: BadInput if the directory has no usable configuration or tokenizer."""
         self.card = read_model_card(directory, name)
+        ends = read_end_ids(directory, with_defaults(read_json(directory / "config.json")))
         self._tokenizer = _load_tokenizer(directory)
         self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
         self._backend.no_truncation()
         self._backend.no_padding()
         self.tool_template = _tool_template(self._tokenizer)
-        ends = (self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS)
+        ends += [self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS]
+        ends += [self._tokenizer.eos_token_id]
         known = {end for end in ends if end is not None and end != self._tokenizer.unk_token_id}
-        self.end_ids: frozenset[int] = frozenset(known | {self.card.eos_token_id})
+        self.end_ids: frozenset[int] = frozenset(end for end in known if end < self.card.vocab_size)
 
     @property
     def is_byte_level(self) -> bool:
@@ -59,6 +63,8 @@ class Tokenizer:
         model's reply follows."""
         if not any(turn["content"].strip() or turn.get("tool_calls") for turn in turns):
             raise BadInput(f"{field} must have some text", field=field)
+        if not self._tokenizer.chat_template:
+            raise BadInput("the model has no chat template; use /v1/completions", field)
         try:
             rendered = self._tokenizer.apply_chat_template(
                 list(turns), tools=list(tools) or None, add_generation_prompt=opens_reply, tokenize=False
@@ -106,13 +112,17 @@ def _load_tokenizer(directory: Path) -> Any:
     """A directory's tokenizer, from tokenizer.json or Qwen2's files (Dream); never runs code of the model."""
     import transformers  # noqa: PLC0415  (slow to import)
 
+    check_tokenizer_files(directory)
     fast = (directory / "tokenizer.json").exists()
     kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
     try:
-        return kind.from_pretrained(directory)
+        tokenizer = kind.from_pretrained(directory)
+        template = read_json(directory / "chat_template.json").get("chat_template")
     except (OSError, ValueError, TypeError) as error:
         first_line = str(error).partition("\n")[0]
         raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
+    tokenizer.chat_template = tokenizer.chat_template or template
+    return tokenizer
 
 
 def _tool_template(tokenizer: Any) -> str:

@@ -15,15 +15,15 @@ import msgspec
 
 from dilaserve.stack.data_dir import find_addresses
 from dilaserve.stack.nats import find_server
+from dilaserve.stack.options import check_model
 from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason, postgres_answers
-from services.worker.model.families import read_config
 from shared.bus.users import BusUser
 from shared.cpu import num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.gpus import num_gpus
-from shared.model_files import HUB_ID
+from shared.model_files import HUB_ID, has_chat_template
 from shared.predictor_card import CARD_FILE
 from shared.profile import read_profile
 from shared.urls import without_credentials
@@ -107,22 +107,18 @@ def bus_disk(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def model(given: str) -> Finding:
-    """The model's files. Their contents are checked by a worker when it loads them."""
+    """The model's files, as `up` checks them. Weights are not read, but for their headers."""
     directory = Path(given)
     if not directory.is_dir():
         if HUB_ID.fullmatch(given):
             return Finding("model", True, f"{given}: a hub id, downloaded on first use")
         return Finding("model", False, f"{given}: no such directory", "give --model DIR or a hub id")
-    if (directory / "config.json").is_file():
-        try:
-            read_config(directory)
-        except ValueError as error:
-            return Finding("model", False, str(error), "give a model of a supported architecture")
-    required = {"config.json": "config.json", "tokenizer*": "a tokenizer", "*.safetensors": "weights"}
-    missing = [name for pattern, name in required.items() if not any(directory.glob(pattern))]
-    if missing:
-        fix = f"{' and '.join(missing)} missing: give a checkpoint in the Hugging Face layout"
-        return Finding("model", False, given, fix)
+    try:
+        check_model(given)
+    except BadInput as error:
+        return Finding("model", False, error.message, "give a whole checkpoint of a supported architecture")
+    if not has_chat_template(directory):
+        return Finding("model", True, f"{given}, without a chat template: chats are refused", "add chat_template.jinja")
     if (directory / "predictor" / CARD_FILE).is_file():
         return Finding("model", True, f"{given}, with a step predictor")
     fix = f"dilaserve tune --model {given} --prompts FILE.jsonl --out DIR"

@@ -15,6 +15,7 @@ from shared.cell_config import default_cache
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig
 from shared.model_card import read_model_card
+from shared.model_files import has_chat_template, read_json
 from shared.predictor_card import CARD_FILE, read_predictor_card
 from shared.profile import read_profile
 from shared.settings import PREFIX
@@ -48,6 +49,11 @@ def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:
     yield f"Default SLO:    {config.default_slo_s:g} s{origin}"
     if stack.reconfigures:
         yield "Instances:      planned again as the load changes (--no-reconfigure: they stay)"
+    if not has_chat_template(stack.model):
+        yield "Chat template:  none, so chats are refused; /v1/completions works"
+    generation = read_json(stack.model / "generation_config.json")
+    if named := [f"{name} {generation[name]:g}" for name in ("temperature", "top_p", "top_k") if generation.get(name)]:
+        yield f"Sampling:       greedy for requests that name no temperature; the checkpoint names {', '.join(named)}"
     missing = []
     if not config.predictor and find_policy(config.policy).uses_estimates:
         missing.append("a step predictor")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from dilaserve.stack.up_options import UpOptions
+from dilaserve.stack.up_options import DEMO_MODEL, UpOptions
 from services.worker.model.families import read_config
 from shared.bus.users import read_producers
 from shared.cell_config import default_cache
@@ -18,7 +18,7 @@ from shared.instance_counts import read_instance_counts
 from shared.messages.cell import CacheName
 from shared.messages.launch import InstanceSpec
 from shared.model_card import read_model_card
-from shared.model_files import default_model_name, find_model
+from shared.model_files import check_tokenizer_files, default_model_name, find_model
 
 NODE = "local"  # node name of this machine
 TP_DEGREES = (1, 2, 4)  # TP degrees that the worker supports
@@ -192,15 +192,21 @@ def check_profile(path: Path | None, instances: Sequence[int]) -> None:
 
 def check_model(model: str) -> Path:
     """The absolute path of a checkpoint directory. A hub id is downloaded, its weights after its configuration was
-    checked. Raises: BadInput if it is invalid, or of an architecture that is not supported."""
+    checked. Raises: BadInput if it is invalid, or of an architecture that is not supported, or lacks files."""
     directory = find_model(model, weights=False)
     if not (directory / "config.json").is_file():
         raise BadInput(f"--model {directory}: not a checkpoint directory (no config.json)")
     try:
         read_config(directory)
-    except ValueError as error:
+        check_tokenizer_files(directory)
+        directory = find_model(model).resolve()
+        if directory != DEMO_MODEL:  # that one is whole
+            from services.worker.model.weights import check_weights  # noqa: PLC0415  (imports torch: two seconds)
+
+            check_weights(directory)
+    except (ValueError, BadInput) as error:
         raise BadInput(f"--model {model}: {error}") from None
-    return find_model(model).resolve()
+    return directory
 
 
 def choose_cache(cache: CacheName | None, model: Path) -> CacheName:

@@ -70,9 +70,9 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
     ],
 )
 def test_wrong_usage_prints_one_line(
-    arguments: str, error: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, error: str, tiny_checkpoint_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run(arguments.replace("MODEL", str(tiny_model_dir)).split())
+    status = run(arguments.replace("MODEL", str(tiny_checkpoint_dir)).split())
     output = capsys.readouterr()
     assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
     assert error in output.err
@@ -100,7 +100,7 @@ def test_the_debug_log_level_adds_a_traceback_only(
     ],
 )
 def test_invalid_options_of_up_print_one_line_and_start_nothing(
-    tiny_model_dir: Path,
+    tiny_checkpoint_dir: Path,
     tmp_path: Path,
     option: str,
     value: str,
@@ -109,7 +109,7 @@ def test_invalid_options_of_up_print_one_line_and_start_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probes, "ANSWER_TIMEOUT_S", 0.2)
-    given = {"--model": tiny_model_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
+    given = {"--model": tiny_checkpoint_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
     status = run(["up", *(str(part) for pair in given.items() for part in pair)])
     output = capsys.readouterr()
     assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
@@ -118,11 +118,11 @@ def test_invalid_options_of_up_print_one_line_and_start_nothing(
 
 
 def test_a_taken_metrics_port_is_reported_with_its_option(
-    tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_checkpoint_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         first = taken.getsockname()[1] - 1  # so that the second is taken
-        options = ["--model", tiny_model_dir, "--data-dir", tmp_path / "data", "--metrics-port", first]
+        options = ["--model", tiny_checkpoint_dir, "--data-dir", tmp_path / "data", "--metrics-port", first]
         status = run(["up", *map(str, options), "--port", str(free_port())])
     output = capsys.readouterr()
     assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
@@ -179,7 +179,7 @@ def test_doctor_reports_problems_with_fixes(
     report = json.loads(capsys.readouterr().out)
     wrong = {finding["subject"]: finding["fix"] for finding in report["findings"] if not finding["ok"]}
     assert set(wrong) == {"latency profile", "model", "port"}
-    assert "weights missing" in wrong["model"]
+    assert "give a whole checkpoint" in wrong["model"]
     assert "dilaserve profile" in wrong["latency profile"]
     assert "--port" in wrong["port"]
 

@@ -6,7 +6,7 @@ files keep them apart. A `WeightTarget` is a published parameter, or a part of i
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from services.worker.model.families import FAMILIES, ModelConfig, read_config
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+DERIVED = ".rotary_emb.inv_freq"  # some files store it; it follows from the configuration
+TIED_ROWS = 4096  # compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,14 @@ def check_weights(directory: Path) -> None:
     """
     with torch.device("meta"):
         decoder = PackedDecoder(read_config(directory))
-    missing = weight_targets(decoder)
+    missing, family = weight_targets(decoder), FAMILIES[decoder.config.family]
+    tied = {f"{family.outer_names[part]}.weight": part for part in ("embed", "head") if decoder.head is None}
+    places: dict[str, Path] = {}
     for path, name, file in _parameters(directory):
+        if name in tied:
+            places[tied[name]] = path
+        if name.endswith(DERIVED) or tied.get(name) == "head":
+            continue
         if name not in missing:
             raise ValueError(f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model")
         shape, expected = file.get_slice(name).get_shape(), list(missing.pop(name)[0].shape)
@@ -150,6 +158,23 @@ def check_weights(directory: Path) -> None:
             raise ValueError(f"{path}: {name} is {shape}, its config.json requires {expected}")
     if missing:
         raise ValueError(f"{directory} lacks {len(missing)} parameters, the first is {min(missing)}")
+    if "head" in places and not _are_equal(places, {part: name for name, part in tied.items()}):
+        raise ValueError(f"{places['head']}: the head differs from the embedding, to which its config.json ties it")
+
+
+def _are_equal(places: Mapping[str, Path], names: Mapping[str, str]) -> bool:
+    """Whether embedding and head have the same values, read in parts of a few thousand rows."""
+    with (
+        safe_open(places["embed"], framework="pt") as embed_file,
+        safe_open(places["head"], framework="pt") as head_file,
+    ):
+        embed, head = embed_file.get_slice(names["embed"]), head_file.get_slice(names["head"])
+        shape = embed.get_shape()
+        starts = range(0, shape[0], TIED_ROWS)
+        return bool(
+            head.get_shape() == shape
+            and all(torch.equal(embed[at : at + TIED_ROWS], head[at : at + TIED_ROWS]) for at in starts)
+        )
 
 
 def load(
@@ -219,6 +244,9 @@ def _files(directory: Path) -> list[Path]:
         pickles = sorted(path.name for path in directory.glob("*.bin") if not (directory / SINGLE_FILE).exists())
         if pickles:
             raise ValueError(f"{directory} stores its weights as pickles ({pickles[0]}); only safetensors are loaded")
+        shards = sorted(path.name for path in directory.glob("*.safetensors"))
+        if shards and SINGLE_FILE not in shards:
+            raise ValueError(f"{directory} lacks {INDEX_FILE}, which names the parameters of {', '.join(shards)}")
         return [directory / SINGLE_FILE]
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]

@@ -144,10 +144,10 @@ def test_a_given_profile_has_every_running_tp_degree(tmp_path: Path) -> None:
     ],
 )
 def test_the_instances_of_several_gpus_are_planned_by_default(
-    gpus: int, options: dict[str, Any], tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, *, expected: bool
+    gpus: int, options: dict[str, Any], tiny_checkpoint_dir: Path, monkeypatch: pytest.MonkeyPatch, *, expected: bool
 ) -> None:
     monkeypatch.setattr("dilaserve.stack.options.num_gpus", lambda: gpus)
-    assert check_options(UpOptions(model=str(tiny_model_dir), **options)).reconfigures == expected
+    assert check_options(UpOptions(model=str(tiny_checkpoint_dir), **options)).reconfigures == expected
 
 
 def test_the_planner_uses_the_tp_degrees_of_a_given_profile(tmp_path: Path) -> None:

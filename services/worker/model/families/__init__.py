@@ -3,7 +3,6 @@
 Every shape, id, epsilon and rope base is read from the file; settings that the decoder does not implement are rejected.
 """
 
-import json
 from pathlib import Path
 
 from services.worker.model.families.config import ModelConfig
@@ -12,7 +11,9 @@ from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import Llada
 from services.worker.model.families.llada2 import Llada2
 from services.worker.model.families.sdar import Sdar
+from shared.model_card import read_end_ids
 from shared.model_families import with_defaults
+from shared.model_files import read_json
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
 
@@ -26,16 +27,12 @@ def read_config(directory: Path) -> ModelConfig:
     has a setting that the decoder does not implement.
     """
     path = directory / "config.json"
+    if not path.is_file():
+        raise ValueError(f"no model in {directory}: cannot read config.json")
+    raw = read_json(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"no model in {directory}: cannot read config.json ({error.strerror})") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path} must hold one JSON object")  # noqa: TRY004 - the file is wrong, not the call
-    try:
-        return parse_config(raw)
+        raw = with_defaults(raw)
+        return parse_config({**raw, "eos_token_id": read_end_ids(directory, raw)[0]})
     except KeyError as error:
         raise ValueError(f"{path} lacks the key {error}") from error
     except (TypeError, ValueError, ArithmeticError) as error:
@@ -45,4 +42,6 @@ def read_config(directory: Path) -> ModelConfig:
 def parse_config(raw: RawConfig) -> ModelConfig:
     """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
     config = with_defaults(raw)
+    if config.get("quantization_config"):
+        raise ValueError("quantization_config: quantized checkpoints are not supported, only bfloat16 and float32 ones")
     return next(each for each in FAMILIES.values() if each.architecture in config["architectures"]).parse(config)

@@ -1,0 +1,153 @@
+"""Checkpoints as people have them: read, or refused in one line before anything starts."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dilaserve.stack.checks import model as model_finding
+from dilaserve.stack.options import check_model
+from services.worker.model.families import parse_config
+from services.worker.model.weights import load
+from shared.errors import BadInput
+from shared.messages.requests import ChatMessage
+from shared.text import TextModel
+from tests.support.tiny_model import write_tiny_sdar, write_tiny_weights
+
+Change = Callable[[Path], None]
+
+
+@pytest.fixture
+def checkpoint(tiny_checkpoint_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_checkpoint_dir, tmp_path / "model"))
+
+
+@pytest.fixture
+def sdar(tmp_path: Path) -> Path:
+    return write_tiny_weights(write_tiny_sdar(tmp_path / "sdar"))
+
+
+def rewrite(path: Path, **values: Any) -> None:
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | values))
+
+
+def change_weights(directory: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"),
+    [
+        (5, None, {5}),
+        ([5, 9], None, {5, 9}),
+        (5, 9, {5, 9}),
+        (5, [9, 7], {5, 7, 9}),
+        (None, [9, 7], {7, 9}),
+        ([], 7, {7}),
+        (None, None, set()),
+    ],
+)
+def test_each_end_of_text_that_a_file_names_counts(
+    config: Any, generation: Any, ends: set[int], checkpoint: Path
+) -> None:
+    rewrite(checkpoint / "config.json", eos_token_id=config)
+    rewrite(checkpoint / "generation_config.json", eos_token_id=generation)
+    text = TextModel(checkpoint, "m")
+    [tokenizer_end] = text.encode_prompt("<|endoftext|>").tolist()
+    [end_of_turn] = text.encode_prompt("<|eot_id|>").tolist()
+    assert text.end_ids == ends | {tokenizer_end, end_of_turn}
+    assert text.card.eos_token_id in (ends or {tokenizer_end})
+    assert check_model(str(checkpoint)) == checkpoint
+
+
+@pytest.mark.parametrize("value", ["</s>", [1.5], {"id": 1}, -1, True])
+def test_an_end_of_text_that_is_no_token_id_is_refused(value: Any, checkpoint: Path) -> None:
+    rewrite(checkpoint / "generation_config.json", eos_token_id=value)
+    with pytest.raises(BadInput, match=r"eos_token_id of generation_config\.json must be a token id, a list"):
+        check_model(str(checkpoint))
+
+
+def pointer(path: Path) -> None:
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+
+
+def without_index(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda d: pointer(d / "model.safetensors"), "model.safetensors is a Git LFS pointer, not the file: fetch"),
+        (lambda d: pointer(d / "tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
+        (lambda d: (d / "tokenizer.json").unlink(), "no tokenizer in .*: it needs tokenizer.json, or vocab.json and"),
+        (without_index, "lacks model.safetensors.index.json, which names the parameters of model-00001-of-00002"),
+        (lambda d: (d / "model.safetensors").unlink(), "cannot read the weights in"),
+        (lambda d: truncate(d / "model.safetensors"), "cannot read the weights in"),
+        (lambda d: rewrite(d / "config.json", n_layers=3), "lacks 9 parameters"),
+        (lambda d: rewrite(d / "config.json", n_layers=1), "which is not a parameter"),
+        (lambda d: rewrite(d / "config.json", embedding_size=512), "its config.json requires"),
+        (lambda d: rewrite(d / "config.json", quantization_config={"bits": 4}), "quantized checkpoints are not"),
+        (lambda d: (d / "config.json").unlink(), "no config.json"),
+    ],
+)  # fmt: skip
+def test_unusable_checkpoints_are_refused_in_one_line(change: Change, complaint: str, checkpoint: Path) -> None:
+    change(checkpoint)
+    with pytest.raises(BadInput, match=complaint) as caught:
+        check_model(str(checkpoint))
+    assert "\n" not in caught.value.message
+    finding = model_finding(str(checkpoint))
+    assert not finding.ok
+    assert finding.detail == caught.value.message
+
+
+def test_the_chat_template_of_a_processor_is_read(checkpoint: Path) -> None:
+    template = json.loads((checkpoint / "tokenizer_config.json").read_text())["chat_template"]
+    expected = TextModel(checkpoint, "m").encode_chat([ChatMessage(role="user", content="hi")])
+    rewrite(checkpoint / "tokenizer_config.json", chat_template=None)
+    (checkpoint / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    found = TextModel(checkpoint, "m").encode_chat([ChatMessage(role="user", content="hi")])
+    assert found.tolist() == expected.tolist()
+
+
+def test_a_model_without_a_chat_template_serves_completions(checkpoint: Path) -> None:
+    rewrite(checkpoint / "tokenizer_config.json", chat_template=None)
+    text = TextModel(checkpoint, "m")
+    assert len(text.encode_prompt("hi")) == 2
+    with pytest.raises(BadInput, match="the model has no chat template; use /v1/completions"):
+        text.encode_chat([ChatMessage(role="user", content="hi")])
+    assert "without a chat template" in model_finding(str(checkpoint)).detail
+
+
+def test_stored_frequencies_of_the_rotation_are_ignored(sdar: Path) -> None:
+    change_weights(sdar, lambda each: each.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
+    assert check_model(str(sdar)) == sdar
+    assert load(sdar, torch.float32, "cpu").config.family == "sdar"
+
+
+def test_a_tied_head_may_be_stored_if_it_equals_the_embedding(sdar: Path) -> None:
+    rewrite(sdar / "config.json", tie_word_embeddings=True)
+    change_weights(sdar, lambda each: each.update({"lm_head.weight": each["model.embed_tokens.weight"].clone()}))
+    assert load(sdar, torch.float32, "cpu").head is None
+    change_weights(sdar, lambda each: each["lm_head.weight"].add_(1))
+    with pytest.raises(BadInput, match=r"the head differs from the embedding, to which its config\.json ties it"):
+        check_model(str(sdar))
+
+
+def test_a_list_of_ends_is_read_by_every_family(sdar: Path, checkpoint: Path) -> None:
+    for directory in (sdar, checkpoint):
+        rewrite(directory / "config.json", eos_token_id=[7, 9])
+        assert load(directory, torch.float32, "cpu").config.eos_token_id == 7
+    assert parse_config(json.loads((sdar / "config.json").read_text()) | {"eos_token_id": 3}).eos_token_id == 3
