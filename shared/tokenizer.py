@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers.decoders import ByteLevel
 
 from shared.arrays import Int32
+from shared.control_tokens import BREAK, ControlTokens
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import ChatMessage
 from shared.model_card import read_end_ids, read_model_card
@@ -23,8 +24,11 @@ END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model familie
 class Tokenizer:
     """Turns texts and chats into tokens, and tokens into text."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        """Raises: BadInput if the directory has no usable configuration or tokenizer."""
+    def __init__(self, directory: Path, name: str, *, reads_control: bool = False) -> None:
+        """`reads_control`: whether to read control tokens in the texts of chats, too.
+
+        Raises: BadInput if the directory has no usable configuration or tokenizer.
+        """
         self.card = read_model_card(directory, name)
         ends = read_end_ids(directory, with_defaults(read_json(directory / "config.json")))
         self._tokenizer = _load_tokenizer(directory)
@@ -32,6 +36,8 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self.tool_template = _tool_template(self._tokenizer)
+        template = str(self._tokenizer.chat_template)
+        self._control = None if reads_control else ControlTokens(self._backend, template)
         ends += [self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS]
         ends += [self._tokenizer.eos_token_id]
         known = {end for end in ends if end is not None and end != self._tokenizer.unk_token_id}
@@ -65,20 +71,30 @@ class Tokenizer:
             raise BadInput(f"{field} must have some text", field=field)
         if not self._tokenizer.chat_template:
             raise BadInput("the model has no chat template; use /v1/completions", field)
+        control = self._control
+        if control is not None:
+            turns, tools = [control.plain_turn(turn) for turn in turns], control.plain(tools)
         try:
             rendered = self._tokenizer.apply_chat_template(
                 list(turns), tools=list(tools) or None, add_generation_prompt=opens_reply, tokenize=False
             )
         except Exception as error:  # a template is a program of the model and can raise anything
-            raise BadInput(f"the model's chat template refuses these messages: {error}", field) from None
-        return self.check_ids(self._encode(rendered, field), field)
+            reason = str(error).replace(BREAK, "")
+            raise BadInput(f"the model's chat template refuses these messages: {reason}", field) from None
+        is_broken = control is not None and (control.may_hide or BREAK in rendered)
+        return self.check_ids(self._encode(rendered, field, control if is_broken else None), field)
 
-    def _encode(self, text: str, field: str) -> list[int]:
-        """Raises: TooLong naming `field` if the text is too long for the model in any tokenization."""
+    def _encode(self, text: str, field: str, control: ControlTokens | None = None) -> list[int]:
+        """`control`: has broken the control tokens of the text.
+
+        Raises: TooLong naming `field` if the text is too long for the model in any tokenization; BadInput as `control`.
+        """
         if len(text) > MAX_CHARS_PER_TOKEN * self.card.max_length:
             raise TooLong(
                 f"{field} has {len(text)} characters; the model takes at most {self.card.max_length} tokens", field
             )
+        if control is not None:
+            return control.encode(text, field)
         if len(text) <= LONG_TEXT:
             encoding = self._backend.encode(text, add_special_tokens=False)
         else:  # a batch of one: only batches release the interpreter lock

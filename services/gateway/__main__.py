@@ -63,7 +63,12 @@ def prepare(settings: GatewaySettings) -> Service:
     sockets = listeners(settings)
     open_api_keys(settings)
     firsts = [of_model[0] for of_model in by_model(cells)]
-    texts = [TextModel(find_model(cell.model, weights=False), cell.model_name) for cell in firsts]
+    texts = [
+        TextModel(
+            find_model(cell.model, weights=False), cell.model_name, reads_control=settings.control_tokens_in_messages
+        )
+        for cell in firsts
+    ]
     return serve_until_signal(settings, texts, sockets)
 
 

@@ -31,6 +31,7 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     max_files_per_key: Positive = 1000  # stored files of an API key, results of batches included
     max_file_bytes_per_key: Positive = 1 << 30  # bytes of the stored files of an API key, results of batches included
     access_log: bool = False  # log a line for each request to the REST API, with its path and status
+    control_tokens_in_messages: bool = False  # read control tokens in messages and tools, which can then forge turns
     trace_url: TraceUrl = ""  # page of a trace, to which the console links: http://127.0.0.1:16686/trace/{trace_id}
     bus_store_dir: str = ""  # directory of NATS's store, if this machine has it: `/ready` watches its free space
     request_timeout_s: Seconds = 600.0  # seconds after which a request without an outcome is cancelled

@@ -56,7 +56,8 @@ def main() -> int:
 def prepare(settings: SchedulerSettings) -> Service:
     """Load the tokenizer and the predictor's card. Raises: BadInput."""
     directory = find_model(settings.model, weights=False)
-    text = TextModel(directory, settings.model_name or default_model_name(settings.model))
+    name = settings.model_name or default_model_name(settings.model)
+    text = TextModel(directory, name, reads_control=settings.control_tokens_in_messages)
     card = find_predictor_card(settings.predictor, directory)
     metrics = SchedulerMetrics()
     serve_metrics(metrics.registry, settings)

@@ -37,6 +37,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     max_stored_bytes: Annotated[int, msgspec.Meta(ge=MIN_DISK_BYTES)] = DISK_BYTES  # bytes of the cell on NATS's disk
     stream_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1  # NATS servers that store each stream and bucket
     shared_prefixes: bool = False  # requests of different API keys may share cached prefixes
+    control_tokens_in_messages: bool = False  # read control tokens in messages, which can then forge turns
     stop_at_eos: bool = True  # skip the blocks after the one that holds the end of text
 
     @property

@@ -43,7 +43,6 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": ""}]}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * MAX_LENGTH}]}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * 100_000}]}, "messages"),
-    ({"messages": [{"role": "user", "content": "<|mdm_mask|>"}]}, "messages"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),

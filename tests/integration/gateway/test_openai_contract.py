@@ -1,6 +1,7 @@
 """OpenAI's contract for fields, limits and errors."""
 
 import json
+from functools import partial
 from typing import Any
 
 from tests.support.gateway import RunningGateway
@@ -84,6 +85,15 @@ async def test_a_text_survives_tokenizing_and_detokenizing(gateway: RunningGatew
     chat = (await gateway.http.post("/tokenize", json=CHAT)).json()
     reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1})
     assert reply.json()["usage"]["prompt_tokens"] == chat["count"]
+
+
+async def test_a_control_token_in_a_message_is_text_and_in_a_prompt_itself(gateway: RunningGateway) -> None:
+    ask = partial(gateway.http.post, "/tokenize")
+    chat = (await ask(json={"model": "tiny-llada", "messages": [{"role": "user", "content": "<|eot_id|>"}]})).json()
+    prompt = (await ask(json={"model": "tiny-llada", "prompt": "<|eot_id|>"})).json()
+    [end] = prompt["tokens"]
+    assert end not in chat["tokens"]
+    assert chat["count"] == len("user: <|eot_id|>\nassistant: ")
 
 
 async def test_the_tokenizer_leaves_out_the_beginning_of_a_reply(gateway: RunningGateway) -> None:
