@@ -1,7 +1,9 @@
 """Checks of a request against the served model, and the end of its text."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -114,11 +116,11 @@ class TextModel(Tokenizer):
         first = protected_tokens(request, end_ids)
         end = next((at for at, token in enumerate(listed[first:], first) if token in end_ids), None)
         text = self.decode(listed[:end])
-        written = free_positions(request.pinned, len(listed[:end]))
-        cut = first_stop(text, request.stop)
-        if cut is not None:
-            mark = next(mark for mark in request.stop if mark and text.startswith(mark, cut))
+        if (found := first_stop(text, request.stop)) is not None:
+            cut, mark = found
+            written = free_positions(request.pinned, num_tokens_of(text[:cut] + mark, listed[:end], self.decode))
             return FinishedText(text[:cut], FinishReason.STOP, written, mark)
+        written = free_positions(request.pinned, len(listed[:end]))
         if end is None:
             is_filled = len(request.pinned) // 4 >= len(listed) > 0  # up to its end, which the request gives
             return FinishedText(text, FinishReason.STOP if is_filled else FinishReason.LENGTH, written)
@@ -153,10 +155,15 @@ class TextModel(Tokenizer):
             )
 
 
-def first_stop(text: str, stop: Sequence[str]) -> int | None:
-    """The position of the first stop string in `text`; None if it has none."""
-    found = [text.find(mark) for mark in stop if mark and mark in text]
-    return min(found) if found else None
+def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
+    """The position of the first stop string in `text`, and that string; None if it has none."""
+    found = [(text.find(mark), mark) for mark in stop if mark and mark in text]
+    return min(found, key=itemgetter(0)) if found else None
+
+
+def num_tokens_of(beginning: str, tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
+    """The number of first tokens whose text has this beginning."""
+    return bisect_left(range(len(tokens)), True, key=lambda count: decode(tokens[:count]).startswith(beginning))
 
 
 def round_up_to_blocks(output_tokens: int, block_length: int, offset: int = 0) -> int:

@@ -1,8 +1,10 @@
-"""The bytes of each token of a byte-level tokenizer."""
+"""The bytes of tokens."""
 
+import re
 from collections.abc import Mapping
+from functools import cache
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel
 
 from shared.errors import BadInput
@@ -15,16 +17,32 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     """
     if not isinstance(tokenizer.decoder, ByteLevel):
         raise BadInput("patterns need a byte-level tokenizer (its decoder is ByteLevel); this model has another one")
-    of_character = byte_of_character()
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     found = [b""] * (max(vocabulary.values(), default=-1) + 1)  # some ids may have no token
     for token, number in tokenizer.get_vocab(with_added_tokens=False).items():
-        found[number] = bytes(of_character[character] for character in token)
+        found[number] = byte_level_bytes(token)
     for number, added in tokenizer.get_added_tokens_decoder().items():
-        found[number] = b"" if added.special else added.content.encode()
+        found[number] = added_bytes(added)
     return found
 
 
+def byte_level_bytes(token: str) -> bytes:
+    """Those of a token of a byte-level vocabulary."""
+    return bytes(map(byte_of_character().__getitem__, token))
+
+
+def other_bytes(token: str) -> bytes:
+    """Those of a token of another vocabulary, which writes a space as U+2581 and a lone byte as <0x0A>."""
+    byte = re.fullmatch("<0x([0-9A-F]{2})>", token)
+    return bytes.fromhex(byte[1]) if byte else token.replace("\u2581", " ").encode()
+
+
+def added_bytes(token: AddedToken) -> bytes:
+    """Those of a token outside of the vocabulary; empty if it is special."""
+    return b"" if token.special else token.content.encode()
+
+
+@cache
 def byte_of_character() -> Mapping[str, int]:
     """The byte for each character of a byte-level vocabulary. Source: GPT-2's encoder, whose printable bytes have their
     own characters, and the others those from 256 on."""

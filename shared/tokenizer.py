@@ -14,7 +14,7 @@ from shared.messages.requests import ChatMessage
 from shared.model_card import read_end_ids, read_model_card
 from shared.model_families import with_defaults
 from shared.model_files import check_tokenizer_files, read_json
-from shared.token_bytes import token_bytes
+from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token_bytes
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
@@ -35,6 +35,7 @@ class Tokenizer:
         self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._added = self._backend.get_added_tokens_decoder()
         self.tool_template = _tool_template(self._tokenizer)
         template = str(self._tokenizer.chat_template)
         self._control = None if reads_control else ControlTokens(self._backend, template)
@@ -102,12 +103,19 @@ class Tokenizer:
         ids: list[int] = encoding.ids
         return ids
 
-    def decode(self, ids: Sequence[int] | Int32) -> str:
-        """The text of output tokens, without special tokens."""
+    def decode(self, ids: Sequence[int] | Int32, *, with_special: bool = False) -> str:
+        """The text of output tokens, without special tokens unless `with_special`."""
         listed = np.asarray(ids, dtype=np.int64).tolist()
         if self._tokenizer.clean_up_tokenization_spaces:
-            return str(self._tokenizer.decode(listed, skip_special_tokens=True))
-        return str(self._backend.decode(listed, skip_special_tokens=True))
+            return str(self._tokenizer.decode(listed, skip_special_tokens=not with_special))
+        return str(self._backend.decode(listed, skip_special_tokens=not with_special))
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token adds to a text; empty: none, as a special token."""
+        if (added := self._added.get(token)) is not None:
+            return added_bytes(added)
+        piece = self._backend.id_to_token(token) or ""
+        return byte_level_bytes(piece) if self.is_byte_level else other_bytes(piece)
 
     def token_bytes(self) -> list[bytes]:
         """As `token_bytes`. Raises: BadInput if the tokenizer is not byte-level."""

@@ -170,7 +170,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop token or stop string that ended the text; None: neither
     prompt_tokens: int = 0  # with the pinned ones
-    completion_tokens: int = 0  # tokens of the text that the model wrote, up to the end-of-text token
+    completion_tokens: int = 0  # tokens of the text that the model wrote, with its stop string, without its end token
     token_ids: bytes = b""  # int32 [completion_tokens]; empty without `logprobs`
     confidences: bytes = b""  # float32 [completion_tokens], each token's at its step; empty without `logprobs`
     top_tokens: TopTokens | None = None  # of `token_ids`, where known; None without `top_logprobs`

@@ -29,8 +29,8 @@ from shared.top_tokens import TopTokenTable
 class StreamedLogprobs(TokenLogprobs):
     """Those of a text whose tokens arrive in any order."""
 
-    def __init__(self, decode: Decode, output_tokens: int, alternatives: int = 0) -> None:
-        super().__init__(decode, alternatives)
+    def __init__(self, model: TextModel, output_tokens: int, alternatives: int = 0) -> None:
+        super().__init__(model, alternatives)
         self._confidences = np.full(output_tokens, np.nan, dtype=np.float32)
         self._top = TopTokenTable.unknown(output_tokens, alternatives) if alternatives else None
 
@@ -71,7 +71,7 @@ class StreamedChoice:
         pinned, protected = unpack_int32(request.pinned), protected_tokens(request, end_ids)
         text = TextStream(model.decode, end_ids, request.stop, length, request.max_tokens, pinned, protected)
         prompt_tokens = inflight.prompt_tokens + model.given_tokens(request)
-        logprobs = StreamedLogprobs(model.decode, length, request.top_logprobs) if request.logprobs else None
+        logprobs = StreamedLogprobs(model, length, request.top_logprobs) if request.logprobs else None
         return cls(index, inflight, recorder, text, prompt_tokens, form_field, logprobs=logprobs)
 
     @property

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from services.gateway.api.response_models import Serving
-from services.gateway.api.text_stream import Decode
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
 from shared.messages.requests import FinishReason, Outcome
+from shared.text import TextModel
 
 Json = dict[str, Any]
 
@@ -128,19 +128,16 @@ def _choice(index: int, finish_reason: str | None, **content: Any) -> Json:
 
 def with_alternatives(tokens: Sequence[TokenLogprob]) -> list[Json]:
     """Each token with its log-probability and its alternatives."""
-    return [
-        _token(token.text, token.logprob) | {"top_logprobs": [_token(*each) for each in token.alternatives]}
-        for token in tokens
-    ]
+    return [_token(token) | {"top_logprobs": list(map(_token, token.alternatives))} for token in tokens]
 
 
-def _token(text: str, logprob: float) -> Json:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+def _token(token: TokenLogprob) -> Json:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.own_bytes)}
 
 
 def _with_chosen(token: TokenLogprob) -> dict[str, float]:
     """The alternatives of a position, and the chosen token. Of tokens with the same text the most probable stays."""
-    return {token.text: token.logprob} | dict(reversed(token.alternatives))
+    return {each.text: each.logprob for each in (token, *reversed(token.alternatives))}
 
 
 class Replies(Protocol):
@@ -179,7 +176,7 @@ class CompletionReplies(Replies):
         self,
         form: TextFormat,
         head: Json,
-        decode: Decode,
+        text: TextModel,
         *,
         alternatives: int | None,
         echoes: Sequence[str],
@@ -189,7 +186,7 @@ class CompletionReplies(Replies):
     ) -> None:
         """`head`: the fields that begin the reply and each chunk. `alternatives`: of each token, with its
         log-probability; None: no log-probabilities. `echoes`: the text before each choice's own, in order."""
-        self._format, self._head, self._decode = form, head, decode
+        self._format, self._head, self._text = form, head, text
         self._alternatives, self._echoes, self._choices_per_prompt = alternatives, echoes, choices_per_prompt
         self._include_usage, self._continuous_usage = include_usage, continuous_usage
 
@@ -244,7 +241,7 @@ class CompletionReplies(Replies):
     def _logprobs(self, outcome: Outcome) -> Json:
         if self._alternatives is None:
             return {}
-        return {"logprobs": self._format.logprobs(TokenLogprobs(self._decode, self._alternatives).finish(outcome))}
+        return {"logprobs": self._format.logprobs(TokenLogprobs(self._text, self._alternatives).finish(outcome))}
 
     def _usage(self, outcomes: Sequence[Outcome]) -> Json:
         """A prompt counts once, however many choices it has."""

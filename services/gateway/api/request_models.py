@@ -302,7 +302,7 @@ class CompletionBody(ServedBody, TextForms):
         return CompletionReplies(
             form,
             head,
-            planner.text.decode,
+            planner.text,
             alternatives=self.alternatives,
             echoes=echoes,
             choices_per_prompt=self.n or 1,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from shared.arrays import Int32
-from shared.text import first_stop
+from shared.text import first_stop, num_tokens_of
 
 REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 MASKED = -1
@@ -99,10 +99,12 @@ class TextStream:
 
     def _release(self) -> str:
         """Release the pending text before a stop string or a possible beginning of one."""
-        cut = first_stop(self._pending, self._stop)
-        if cut is not None:
-            self._ended = True
-        end = min(len(self._pending) if cut is None else cut, _possible_stop(self._pending, self._stop))
+        end = _possible_stop(self._pending, self._stop)
+        if (found := first_stop(self._pending, self._stop)) is not None:
+            cut, mark = found
+            text, tokens = self.text + self._pending[:cut] + mark, self.tokens_from(0)
+            self._ended, self._end_read, end = True, False, min(cut, end)
+            self._frontier = num_tokens_of(text, tokens, self._decode)
         released, self._pending = self._pending[:end], self._pending[end:]
         self.text += released
         return released

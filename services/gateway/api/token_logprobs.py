@@ -1,6 +1,6 @@
 """The log-probabilities of a text's tokens, each with its part of the text."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from services.gateway.errors import ApiError
 from shared.arrays import Float32, unpack_float32, unpack_int32
 from shared.messages.requests import Outcome
+from shared.tokenizer import Tokenizer
 from shared.top_tokens import TopTokenTable
 
 REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
@@ -16,20 +17,21 @@ REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """`text` is empty while a character is incomplete, and its last token has the whole character; so the texts of all
-    tokens join to that of the reply. `offset`: characters of the reply's text before it."""
+    tokens join to that of the reply, as do their bytes. `offset`: characters of the reply's text before it."""
 
     text: str
     logprob: float
-    offset: int
-    alternatives: Sequence[tuple[str, float]] = ()  # the most probable tokens and their log-probabilities, descending
+    own_bytes: bytes
+    offset: int = 0
+    alternatives: Sequence["TokenLogprob"] = ()  # the most probable tokens, descending
 
 
 class TokenLogprobs:
     """Receives the tokens of one text in order, and gives each away once."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], alternatives: int = 0) -> None:
+    def __init__(self, tokenizer: Tokenizer, alternatives: int = 0) -> None:
         """`alternatives`: number of the most probable tokens at each position."""
-        self._decode = decode
+        self._decode, self._bytes_of = tokenizer.decode, tokenizer.bytes_of
         self._alternatives = alternatives
         self._context: list[int] = []  # the tokens of the last whole character: some tokenizers decode by neighbours
         self._piece: list[int] = []  # tokens of an incomplete character
@@ -42,7 +44,7 @@ class TokenLogprobs:
         for token, logprob in zip(tokens, logprobs_of(confidences), strict=True):
             alternatives = self._texts_of(top, self.received) if top is not None else ()
             text = self._text_of(token)
-            self._waiting.append(TokenLogprob(text, logprob, self._offset, alternatives))
+            self._waiting.append(TokenLogprob(text, logprob, self._bytes_of(token), self._offset, alternatives))
             self._offset += len(text)
             self.received += 1
 
@@ -61,13 +63,16 @@ class TokenLogprobs:
         was_cut = isinstance(outcome.stop_reason, str)  # by a stop string, before some of the tokens
         return self.take(len(outcome.text) if was_cut else self._offset + 1)
 
-    def _texts_of(self, top: TopTokenTable, position: int) -> list[tuple[str, float]]:
+    def _texts_of(self, top: TopTokenTable, position: int) -> list[TokenLogprob]:
         if not np.isfinite(top.confidences[position]).all():
             return []
         before, known = len(self._decode(self._context)), [*self._context, *self._piece]
         possible = top.confidences[position] > 0  # the form of a text may allow fewer tokens
-        texts = [self._decode([*known, token])[before:] for token in top.tokens[position][possible].tolist()]
-        return list(zip(texts, logprobs_of(top.confidences[position][possible]), strict=True))
+        tokens, logprobs = top.tokens[position][possible].tolist(), logprobs_of(top.confidences[position][possible])
+        return [
+            TokenLogprob(self._decode([*known, token])[before:], logprob, self._bytes_of(token))
+            for token, logprob in zip(tokens, logprobs, strict=True)
+        ]
 
     def _text_of(self, token: int) -> str:
         """The characters that this token completes."""

@@ -48,6 +48,7 @@ class DetokenizeBody(Lenient):
 
     model: str
     tokens: Annotated[list[int], Field(fail_fast=True)]
+    skip_special_tokens: bool | None = None  # None: true
 
 
 class TokenList(ResponseModel):

@@ -80,7 +80,8 @@ async def test_a_chat_has_the_most_probable_tokens_if_it_wants(
     assert [(token.token, token.logprob) for token in tokens] == expected(ANSWER)
     found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in tokens]
     assert found == alternatives(scheduler.text, 3)
-    assert all(each.bytes == list(each.token.encode()) for token in tokens for each in token.top_logprobs)
+    whole = [each for token in tokens for each in token.top_logprobs if "\ufffd" not in each.token]
+    assert [each.bytes for each in whole] == [list(each.token.encode()) for each in whole]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -82,6 +82,11 @@ async def test_a_text_survives_tokenizing_and_detokenizing(gateway: RunningGatew
     assert (listed["count"], listed["max_model_len"]) == (len(listed["tokens"]), MAX_LENGTH)
     back = await gateway.http.post("/detokenize", json={"model": "tiny-llada", "tokens": listed["tokens"]})
     assert back.json() == {"prompt": text}
+    ids = (await gateway.http.post("/tokenize", json={"model": "tiny-llada", "prompt": "a<|eot_id|>"})).json()["tokens"]
+    asked = {"model": "tiny-llada", "tokens": ids}
+    for skips, expected in ((None, "a"), (True, "a"), (False, "a<|eot_id|>")):
+        body = asked if skips is None else asked | {"skip_special_tokens": skips}
+        assert (await gateway.http.post("/detokenize", json=body)).json() == {"prompt": expected}
     chat = (await gateway.http.post("/tokenize", json=CHAT)).json()
     reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 1})
     assert reply.json()["usage"]["prompt_tokens"] == chat["count"]

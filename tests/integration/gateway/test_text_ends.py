@@ -46,6 +46,17 @@ async def test_the_stop_reason_is_the_stop_text_or_null(gateway: RunningGateway,
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
 
 
+async def test_usage_counts_the_tokens_up_to_the_stop_text(gateway: RunningGateway) -> None:
+    body = PLAIN | {"stop": ["is"], "logprobs": 0}
+    whole = (await gateway.http.post(PATH, json=body)).json()
+    options = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    reply = await gateway.http.post(PATH, json=body | options)
+    chunks = [json.loads(line[6:]) for line in reply.text.split("\n\n") if line and not line.endswith("[DONE]")]
+    used = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk.get("usage")]
+    assert whole["usage"]["completion_tokens"] == used[-1] == max(used) == len("The answer is")
+    assert "".join(whole["choices"][0]["logprobs"]["tokens"]) == whole["choices"][0]["text"] == "The answer "
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_text_that_ignores_its_end_has_all_tokens(gateway: RunningGateway, stream: bool) -> None:
     [choice] = await completed(gateway, PLAIN | {"ignore_eos": True}, stream=stream)

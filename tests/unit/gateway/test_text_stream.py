@@ -60,6 +60,13 @@ def test_no_text_is_sent_from_a_stop_string_on(text: TextModel) -> None:
     assert stream.finish("a") == ""
 
 
+def test_the_tokens_read_end_with_the_stop_string(text: TextModel) -> None:
+    stream = stream_of(text, ["END"])
+    add(stream, list(range(7)), [*ids(text, "aENDb"), text.card.eos_token_id, *ids(text, "c")])
+    assert stream.tokens_read == 4
+    assert stream.tokens_from(0) == ids(text, "aEND")
+
+
 def test_a_longer_stop_string_may_begin_before_the_one_found(text: TextModel) -> None:
     stream = stream_of(text, ["bc", "abcd"])
     assert add(stream, [0, 1, 2, 3], ids(text, "xabc")) == "x"

@@ -12,6 +12,7 @@ from services.gateway.errors import ApiError
 from shared.arrays import pack_float32, pack_int32
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
 from shared.text import TextModel
+from shared.token_bytes import other_bytes
 from shared.top_tokens import TopTokenTable
 
 
@@ -37,17 +38,18 @@ def outcome(text: TextModel, words: str, kept: str, stop: str | None = None) -> 
 
 @given(words=st.text("aÄ苹🍎 .", min_size=1), cut=st.integers(0, 100))
 def test_the_tokens_join_to_the_text_however_they_arrive(text: TextModel, words: str, cut: int) -> None:
-    ids, found = text.encode_prompt(words), TokenLogprobs(text.decode)
+    ids, found = text.encode_prompt(words), TokenLogprobs(text)
     found.add(ids[:cut].tolist(), np.ones(len(ids[:cut]), dtype=np.float32))
     tokens = found.take(cut // 2) + found.take(cut)
     tokens += found.finish(outcome(text, words, words))
     assert "".join(token.text for token in tokens) == words
     assert len(tokens) == len(ids)
     assert all(words.startswith(token.text, token.offset) for token in tokens)
+    assert b"".join(token.own_bytes for token in tokens) == words.encode()
 
 
 def test_the_tokens_end_before_a_stop_string(text: TextModel) -> None:
-    tokens = TokenLogprobs(text.decode).finish(outcome(text, "one. two", "one", stop="."))
+    tokens = TokenLogprobs(text).finish(outcome(text, "one. two", "one", stop="."))
     assert [token.text for token in tokens] == ["o", "n", "e"]
     assert [token.logprob for token in tokens] == pytest.approx(np.log([1, 1 / 2, 1 / 3]))
 
@@ -61,11 +63,28 @@ def test_tokens_that_the_form_of_the_text_forbids_are_no_alternatives(text: Text
     first, second, third = text.encode_prompt("abc").tolist()
     top = TopTokenTable.unknown(1, 3)
     top.tokens[0], top.confidences[0] = [first, second, third], [0.75, 0.25, 0.0]
-    found = TokenLogprobs(text.decode, 3)
+    found = TokenLogprobs(text, 3)
     found.add([first], np.array([0.75], dtype=np.float32), top)
     [token] = found.take(1)
-    assert [name for name, _ in token.alternatives] == ["a", "b"]
-    assert [logprob for _, logprob in token.alternatives] == pytest.approx(np.log([0.75, 0.25]))
+    assert [each.text for each in token.alternatives] == ["a", "b"]
+    assert [each.logprob for each in token.alternatives] == pytest.approx(np.log([0.75, 0.25]))
+
+
+def test_a_part_of_a_character_has_its_own_bytes(text: TextModel) -> None:
+    parts, end = text.encode_prompt("🍎").tolist(), text.card.eos_token_id
+    top = TopTokenTable.unknown(4, 2)
+    top.tokens[:], top.confidences[:] = [[part, end] for part in parts], [0.75, 0.25]
+    found = TokenLogprobs(text, 2)
+    found.add(parts, np.ones(4, dtype=np.float32), top)
+    tokens = found.take(1)
+    assert [list(token.own_bytes) for token in tokens] == [[byte] for byte in "🍎".encode()]
+    assert [[list(each.own_bytes) for each in token.alternatives] for token in tokens] == [
+        [[byte], []] for byte in "🍎".encode()
+    ]
+
+
+def test_a_byte_of_a_vocabulary_of_pieces_is_itself() -> None:
+    assert [other_bytes(piece) for piece in ("<0xF0>", "\u2581the", "<0xF>")] == [b"\xf0", b" the", b"<0xF>"]
 
 
 @pytest.mark.parametrize(
@@ -81,5 +100,5 @@ def test_an_outcome_without_valid_values_is_an_error_of_the_server(text: TextMod
     good = outcome(text, "ab", "ab")
     fields = {name: getattr(good, name) for name in good.__struct_fields__}
     with pytest.raises(ApiError, match="/v1/requests/r") as error:
-        TokenLogprobs(text.decode).finish(Outcome(**fields | damaged))
+        TokenLogprobs(text).finish(Outcome(**fields | damaged))
     assert error.value.status == 500

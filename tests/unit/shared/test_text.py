@@ -56,6 +56,17 @@ def test_text_ends_before_a_stop_string(text: TextModel) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "stop", "tokens"),
+    [("one. two.", ["."], 4), ("one. two", ["two", "ne. t"], 6), ("a🍎b🍎c", ["🍎"], 5), ("abc", ["x"], 3)],
+)
+def test_the_tokens_of_a_text_end_with_its_stop_string(
+    text: TextModel, words: str, stop: list[str], tokens: int
+) -> None:
+    finished = text.finish(text.encode_prompt(words), Request(request_id="r", stop=stop))
+    assert finished.written.tolist() == list(range(tokens))
+
+
+@pytest.mark.parametrize(
     ("fields", "kept", "finish_reason", "reason"),
     [
         ({}, "ab", "stop", None),

@@ -183,7 +183,7 @@ class ResponseBody(ServedBody):
 
         def replies(request_id: str, created_s: float) -> ResponseReplies:
             head = self._head(is_stored=is_stored) | {"created_at": int(created_s)}
-            return ResponseReplies(head, request_id, planner.text.decode, tools, self.alternatives)
+            return ResponseReplies(head, request_id, planner.text, tools, self.alternatives)
 
         return await planner.plan(wanted, replies, keep if is_stored else None)
 

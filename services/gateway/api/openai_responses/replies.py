@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import count
 
 from services.gateway.api.replies import Json, Replies, cached_tokens, call_id, serving, with_alternatives
-from services.gateway.api.text_stream import Decode
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.call_text import Call
@@ -12,6 +11,7 @@ from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
 from services.gateway.stores.conversations import ID_PREFIX
 from shared.messages.requests import FinishReason, Outcome
+from shared.text import TextModel
 
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}  # by status; others are `server_error`
 
@@ -22,10 +22,10 @@ class ResponseReplies(Replies):
 
     ends_with_done = False
 
-    def __init__(self, head: Json, request_id: str, decode: Decode, tools: ToolUse, alternatives: int | None) -> None:
+    def __init__(self, head: Json, request_id: str, text: TextModel, tools: ToolUse, alternatives: int | None) -> None:
         """`head`: the fields of the reply that the body gives. `alternatives`: of each token, with its log-probability;
         None: no log-probabilities."""
-        self._decode, self._alternatives = decode, alternatives
+        self._text, self._alternatives = text, alternatives
         self._numbers = count()
         self._request_id, self._item_id = request_id, f"msg_{request_id}"
         self._tools, self._stream = tools, CallStream(tools.read)
@@ -157,7 +157,7 @@ class ResponseReplies(Replies):
 
     def _message(self, outcome: Outcome, text: str) -> Json:
         alternatives = self._alternatives
-        tokens = () if alternatives is None else TokenLogprobs(self._decode, alternatives).finish(outcome)
+        tokens = () if alternatives is None else TokenLogprobs(self._text, alternatives).finish(outcome)
         return {
             "id": self._item_id,
             "type": "message",

@@ -29,14 +29,15 @@ def token_routes(context: AppContext) -> APIRouter:
 
     @router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))
     async def detokenize(http: Request, response: Response) -> DetokenizedText:
-        """The text of tokens, without special tokens."""
+        """The text of tokens, by default without special tokens."""
         context.admission.check_rate(key_of(http))
         body = await read_body(http, DetokenizeBody)
         response.headers.update(ignored_header(body))
         text = context.cells_of(body.model).text
 
         def decode() -> str:
-            return text.decode(text.check_ids(body.tokens, "tokens"))
+            ids = text.check_ids(body.tokens, "tokens")
+            return text.decode(ids, with_special=body.skip_special_tokens is False)
 
         return DetokenizedText(prompt=await unblocked(decode, len(body.tokens)))
 
