@@ -18,6 +18,7 @@ from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
+ROLES = {"developer": "system"}  # chat templates have no role `developer`
 END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model families
 
 
@@ -56,7 +57,8 @@ class Tokenizer:
     def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
         """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
         long."""
-        return self.encode_turns([{"role": each.role, "content": each.content} for each in messages], field)
+        turns = [{"role": ROLES.get(each.role, each.role), "content": each.content} for each in messages]
+        return self.encode_turns(turns, field)
 
     def encode_turns(
         self,

@@ -32,7 +32,7 @@ class StepsTable:
 def read_steps(path: Path) -> StepsTable:
     """Raises: BadInput naming the file and its fault."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             return _read_table(csv.DictReader(file))
     except BadInput as error:
         raise BadInput(f"{path}: {error.message}", "steps") from None

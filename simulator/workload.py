@@ -91,7 +91,7 @@ def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
     """
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
         rows = _read_rows(csv.DictReader(io.StringIO(text)), block_length)
     except BadInput as error:
         raise BadInput(f"{path}: {error.message}", "trace") from None

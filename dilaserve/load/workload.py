@@ -1,6 +1,7 @@
 """Workloads: requests and arrival times."""
 
 import random
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ def benchmark_load(
 def read_requests(path: Path, option: str = "--requests") -> list[LoadRequest]:
     """The rows of a JSONL file; unknown fields are ignored. Raises: BadInput naming option, file and row."""
     try:
-        rows = [line for line in path.read_bytes().splitlines() if line.strip()]
+        rows = [line for line in path.read_bytes().removeprefix(BOM_UTF8).splitlines() if line.strip()]
     except OSError as error:
         raise BadInput(f"{option} {path}: {error.strerror}") from None
     if not rows:

@@ -5,6 +5,7 @@ Source: "Experimental Setup", the table of benchmarks. Prompts and answer extrac
 
 import gzip
 import random
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,11 @@ T = TypeVar("T")
 def _read(path: Path, kind: type[T]) -> list[T]:
     try:
         with gzip.open(path, "rb") as file:
-            rows = [msgspec.json.decode(line, type=kind) for line in file if line.strip()]
+            rows = [
+                msgspec.json.decode(line, type=kind)
+                for line in file.read().removeprefix(BOM_UTF8).splitlines()
+                if line.strip()
+            ]
     except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"--data {path.parent}: cannot read {path.name}: {error}", "data") from None
     if not rows:

@@ -26,7 +26,7 @@ async def check_answers(probe: Callable[[str], Awaitable[bool]], url: str, what:
 
 
 def check_url(option: str, url: str) -> str:
-    """The URL of an HTTP server, without a final slash. Raises: BadInput if it is invalid."""
+    """The URL of a gateway, without a final slash or /v1. Raises: BadInput if it is invalid."""
     import httpx  # noqa: PLC0415
 
     try:
@@ -35,7 +35,7 @@ def check_url(option: str, url: str) -> str:
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise BadInput(f"{option} {url}: accepted: a URL such as http://127.0.0.1:8000")
-    return url.rstrip("/")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 async def nats_answers(url: str, ca: str = "") -> bool:

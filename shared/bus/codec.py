@@ -1,5 +1,7 @@
 """Encodes and decodes messages: MessagePack, or JSON from internal producers."""
 
+import re
+from codecs import BOM_UTF8
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,11 +12,12 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 _encode_msgpack = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 
 
 def is_json(data: bytes) -> bool:
     """Whether `data` is a JSON object. In MessagePack a first byte `{` is a number, never a message."""
-    return data.lstrip()[:1] == b"{"
+    return data.removeprefix(BOM_UTF8).lstrip()[:1] == b"{"
 
 
 def encode(message: msgspec.Struct, *, json: bool = False) -> bytes:
@@ -25,11 +28,18 @@ def decode(data: bytes, kind: type[M]) -> M:
     """Raises: BadInput if `data` is not a valid `kind`; it names the invalid field, if one is known."""
     decoder: Any = msgspec.json.decode if is_json(data) else msgspec.msgpack.decode
     try:
-        message: M = decoder(data, type=kind)
+        message: M = decoder(data.removeprefix(BOM_UTF8), type=kind)
     except msgspec.ValidationError as error:
         text = str(error)
         field = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else None
         raise BadInput(f"not a valid {kind.__name__}: {text}", field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not a valid {kind.__name__}: {error}") from None
+        half = half_pair(data) if is_json(data) else ""
+        raise BadInput(f"not a valid {kind.__name__}: {half or error}") from None
     return message
+
+
+def half_pair(json: bytes) -> str:
+    """Names the first escape in a JSON text that is half of a surrogate pair, and no character; empty: it has none."""
+    half = next((found[1] for found in _ESCAPE.finditer(json) if found[1]), b"").decode(errors="replace")
+    return f"\\{half} is half of a surrogate pair, such as a cut emoji" if half else ""

@@ -1,7 +1,7 @@
 """Requests and their outcomes. MessagePack between services; producers can send JSON."""
 
 import enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One turn of a conversation."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str
 
 

@@ -1,6 +1,7 @@
 """Receipt of requests on the real bus: concurrent preparation, priorities beyond the limit, one outcome each."""
 
 import asyncio
+import json
 import threading
 import time
 from pathlib import Path
@@ -431,7 +432,18 @@ async def test_two_producers_may_use_the_same_id(bus: Bus, text: TextModel) -> N
         await intake.until_unfinished(0)
 
 
-@pytest.mark.parametrize("message", [b'{"request_id": "r", "priority": "high"}', b'{"request_id": "r", "prompt": ""}'])
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"request_id": "r", "priority": "high"}',
+        b'{"request_id": "r", "prompt": ""}',
+        rb'{"request_id": "r", "prompt": "a \ud83d b"}',
+        rb'{"prompt": "\"request_id\": \"x\" \ude00", "request_id" : "r"}',
+        b'{"request_id": "r", "prompt": "a',
+        b'\xef\xbb\xbf{"request_id": "r", "prompt": "a",}',
+        b"\x82\xaarequest_id\xa1r\xa6prompt\xa1\xff",
+    ],
+)
 async def test_an_invalid_request_of_a_producer_is_rejected_there(bus: Bus, text: TextModel, message: bytes) -> None:
     async with receiving(bus, text) as intake:
         outcomes = await bus.nc.subscribe(bus.subjects.outcomes(">"))
@@ -439,6 +451,30 @@ async def test_an_invalid_request_of_a_producer_is_rejected_there(bus: Bus, text
         outcome = decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome)
         assert (outcome.request_id, outcome.status) == ("alice.r", OutcomeStatus.REJECTED)
         await intake.until_unfinished(0)
+
+
+async def test_half_of_a_surrogate_pair_is_named(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        outcomes = await bus.nc.subscribe(bus.subjects.outcomes(">"))
+        await bus.js.publish(bus.subjects.requests, rb'{"request_id": "r", "prompt": "\ud83d\ude00 \\ud83d \ud83d"}')
+        outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
+        assert outcome["error"]["message"].endswith(r": \ud83d is half of a surrogate pair, such as a cut emoji")
+        await intake.until_unfinished(0)
+
+
+async def test_a_request_after_a_byte_order_mark_is_served(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        await bus.js.publish(bus.subjects.requests, b'\xef\xbb\xbf{"request_id": "r", "prompt": "x"}')
+        assert await intake.arrived_names(1) == ["r"]
+
+
+async def test_the_developers_message_is_the_systems(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        for role in ("developer", "system"):
+            sent = {"request_id": role, "messages": [{"role": role, "content": "x"}]}
+            await bus.js.publish(bus.subjects.requests, json.dumps(sent).encode())
+        first, second = await intake.arrived(), await intake.arrived()
+        assert first.prompt_ids.tolist() == second.prompt_ids.tolist()
 
 
 async def test_a_request_of_a_producer_without_a_valid_name_is_discarded(bus: Bus, text: TextModel) -> None:

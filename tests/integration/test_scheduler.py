@@ -169,6 +169,7 @@ async def test_a_json_request_without_client_library_is_answered_in_json(
         ({"prompt": "x", "age_s": -1}, "age_s", ">= 0"),
         ({"prompt": 7}, "prompt", "Expected"),
         ({"prompt": "<|mdm_mask|>"}, "prompt", "mask token"),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "wizard"),
     ],
 )
 async def test_the_answer_to_an_invalid_request_names_the_field(

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
+from shared.bus.codec import half_pair
 from shared.errors import BadInput, RetryLater, StorageFull, TooLong
 
 log = structlog.get_logger(__name__)
@@ -161,6 +162,9 @@ def _wrong(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) 
     elif kind == "json_invalid":
         reason = str(context["error"])
         reason = reason[reason.rfind("at line") :].replace(" column", ", column")
+        sent = error.get("input")
+        if isinstance(sent, bytes) and (half := half_pair(sent)):
+            reason += f": {half}"
     else:
         reason = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
         reason = reason.replace("must be False", "must be false")

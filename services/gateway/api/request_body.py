@@ -1,6 +1,7 @@
 """Reads and validates a request's JSON body, bounded in size and time."""
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ async def read_body(request: Request, kind: type[B]) -> B:
     data = bytearray()
     async for part in bounded(request, MAX_BODY_BYTES):
         data += part
-    return kind.model_validate_json(bytes(data))
+    return kind.model_validate_json(bytes(data.removeprefix(BOM_UTF8)))
 
 
 def check_content_type(request: Request, accepted: str) -> None:

@@ -233,6 +233,13 @@ async def test_a_body_that_is_not_json_is_refused_with_the_place(lonely_gateway:
         error = await refused(lonely_gateway, "/v1/chat/completions", content=body)
         assert error["message"] == f"the body must be a JSON object; it is not valid JSON at {place}"
         assert error["code"] == "invalid_json"
+    error = await refused(lonely_gateway, "/v1/chat/completions", content=rb'{"prompt": "\\ud83d \ud83d\ude00 \ud83d"}')
+    assert error["message"].endswith(r": \ud83d is half of a surrogate pair, such as a cut emoji")
+
+
+async def test_a_byte_order_mark_before_a_body_is_ignored(lonely_gateway: RunningGateway) -> None:
+    error = await refused(lonely_gateway, "/v1/chat/completions", content=b"\xef\xbb\xbf{}")
+    assert (error["code"], error["param"]) == ("missing_required_parameter", "model")
 
 
 async def test_the_error_of_a_field_of_several_types_names_the_field_and_the_types(

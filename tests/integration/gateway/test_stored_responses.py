@@ -46,7 +46,8 @@ def last_prompt(scheduler: AnsweringScheduler) -> list[int]:
 
 
 def prompt_of(text: TextModel, *turns: tuple[str, str]) -> list[int]:
-    return list(text.encode_chat([ChatMessage(role=role, content=content) for role, content in turns]))
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return list(text.encode_chat(msgspec.convert(messages, list[ChatMessage])))
 
 
 async def test_a_response_continues_the_whole_conversation_before_it(

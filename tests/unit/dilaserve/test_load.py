@@ -10,6 +10,7 @@ from dilaserve.load.client import LoadReply
 from dilaserve.load.summary import summarize
 from dilaserve.load.workload import LoadRequest, benchmark_load, poisson_arrivals, read_requests, trace_load
 from dilaserve.quality.benchmarks import BenchmarkQuestion
+from dilaserve.stack.probes import check_url
 from shared.errors import BadInput
 
 
@@ -22,6 +23,19 @@ def test_rows_are_read_and_unknown_fields_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text('{"prompt": "a", "answer": "29", "kind": "x"}\n\n{"prompt": "b", "slo_s": 2}\n')
     assert read_requests(path) == [LoadRequest(prompt="a", answer="29"), LoadRequest(prompt="b", slo_s=2.0)]
+
+
+def test_files_of_windows_are_read(tmp_path: Path) -> None:
+    rows, trace = tmp_path / "requests.jsonl", tmp_path / "trace.csv"
+    rows.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n{"prompt": "b"}\r\n')
+    trace.write_bytes(b"\xef\xbb\xbfarrival_s,prompt_tokens,output_tokens\r\n0,3,32\r\n1.5,4,64\r\n")
+    assert [row.prompt for row in read_requests(rows)] == ["a", "b"]
+    assert trace_load(trace, 0).arrivals_s == [0.0, 1.5]
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
+def test_a_gateways_address_may_end_with_v1(url: str) -> None:
+    assert check_url("--url", url) == "http://h:1"
 
 
 @pytest.mark.parametrize("content", ["", "\n", "{}", "[1]", '{"prompt": 3}', "not json"])

@@ -14,10 +14,10 @@ from shared.errors import BadInput
 from shared.patterns.json_schema import schema_parts
 from shared.patterns.parts import FormPart
 from shared.patterns.schema_merging import ASSERTIONS
+from shared.tokenizer import ROLES
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 NO_RULES = {"type", "properties", "required", "additionalProperties"}  # of arguments that declare no properties
-ROLES = {"developer": "system"}  # chat templates have no role `developer`
 
 
 @dataclass(frozen=True, slots=True)
