@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shared.arrays import Float64
 from shared.errors import BadInput
-from shared.iteration_cost import Curve, IterationCost, SharedLaunch
+from shared.iteration_cost import Curve, IterationCost
 from shared.messages.steps import StepKind
 
 COLUMNS = ("tp", "batch_tokens", "step_kind", "latency_ms")
@@ -84,21 +84,19 @@ class LatencyProfile:
     def cost(self, tp: int) -> IterationCost:
         """The cost of an iteration. Without cache rows a cache step counts as a recompute step of its tokens.
 
+        The shared launch is the median saving of the mixed rows, and 0 without them.
         Raises: BadInput if the profile has no recompute rows for this TP degree.
         """
         recompute = self._curve(tp, StepKind.RECOMPUTE)
         cache = self.curves.get((tp, StepKind.CACHE), recompute)
-        mixed = [row for row in self.rows if row.tp == tp and row.kind == MIXED]
-        if not mixed:
-            return IterationCost(recompute, cache, SharedLaunch.constant(0.0))
-        total, context, recomputed = (
-            np.array([getattr(row, name) for row in mixed], dtype=np.float64)
-            for name in ("batch_tokens", "context_tokens", "recompute_tokens")
-        )
-        cache_s, recompute_s = cache.seconds(total - recomputed), recompute.seconds(recomputed)
-        deeper_s = cache.seconds(total - recomputed, np.maximum(context - recomputed, 0.0)) - cache_s
-        measured_s: Float64 = np.array([row.latency_s for row in mixed]) - deeper_s
-        return IterationCost(recompute, cache, SharedLaunch.fit(cache_s, recompute_s, measured_s))
+        savings_s = [
+            float(cache.seconds(row.batch_tokens - row.recompute_tokens, row.context_tokens - row.recompute_tokens))
+            + float(recompute.seconds(row.recompute_tokens))
+            - row.latency_s
+            for row in self.rows
+            if row.tp == tp and row.kind == MIXED
+        ]
+        return IterationCost(recompute, cache, max(float(np.median(savings_s)), 0.0) if savings_s else 0.0)
 
     def require(self, tp: int, *, cached: bool) -> None:
         """Raises: BadInput if the profile lacks rows of recompute steps or, with a cache, of cache steps."""

@@ -18,7 +18,7 @@ from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Bool, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
 from shared.iteration_cost import IterationCost
 from shared.messages.instances import Instance
-from shared.messages.steps import CACHE, StepJobs, StepKind
+from shared.messages.steps import CACHE, StepJobs
 from simulator.unmasking_model import hundredths_of
 
 # Step jobs as columns, so that batches are joined and split at once. Shape: [7, n].
@@ -76,7 +76,7 @@ class SimulatedInstance:
         self.latency_s = 0.0  # of the running iteration
         self._queue: deque[Batch] = deque()
         self._counts_keys = bool(cost.cache.key_s or cost.recompute.key_s)
-        self._seconds = lru_cache(4096)(lambda *parts: cost.iteration_seconds(parts))
+        self._seconds = lru_cache(4096)(cost.seconds)
 
     def accept(self, batch: Batch) -> None:
         """Queue jobs."""
@@ -96,7 +96,9 @@ class SimulatedInstance:
         cached = int(waiting[TOKENS] @ waiting[CACHED])
         recomputed = tokens - cached  # a recompute step attends to the tokens it feeds
         keys = int(waiting[KEYS].sum()) - recomputed if self._counts_keys else 0
-        self.latency_s = self._seconds((StepKind.CACHE, cached, keys), (StepKind.RECOMPUTE, recomputed, recomputed))
+        self.latency_s = float(
+            self._seconds(cache_tokens=cached, cache_keys=keys, recompute_tokens=recomputed, recompute_keys=recomputed)
+        )
         return self.latency_s
 
     def finish(self) -> Batch:

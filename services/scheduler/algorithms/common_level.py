@@ -3,7 +3,7 @@ the sum of all requests' busy-seconds left, each over its SLO. A request that wo
 a lower threshold, at which it fits.
 
 Accuracy is concave in the steps, so equal work buys more accuracy at one common level than at a mix of extremes.
-Arrays hold n requests, k instances and c candidate thresholds, ascending.
+Arrays hold n requests and c candidate thresholds, ascending.
 """
 
 import numpy as np
@@ -15,15 +15,6 @@ from shared.arrays import Float64
 BOOKED_KNOTS = (0.25, 0.45, 0.70)
 STEP_FACTOR = 1.2  # reserve before a deadline: this many times the estimated steps left
 STEP_MARGIN = 2.0  # and this number of steps more
-
-
-def booked_share(instance_shares: Float64) -> float:
-    """The share of the SLO window that the cluster's work takes, if instances share it by their speeds.
-
-    Shapes: instance_shares [k], the share if one instance alone did all work. Returns: infinity without instances.
-    """
-    speed = float((1.0 / instance_shares).sum()) if len(instance_shares) else 0.0
-    return 1.0 / speed if speed > 0 else np.inf
 
 
 def levels_at(booked: Float64, lowest: float, highest: float) -> Float64:

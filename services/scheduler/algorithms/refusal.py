@@ -11,11 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from services.scheduler.algorithms.work_estimates import cluster_seconds, further_keys
+from services.scheduler.algorithms.work_estimates import cluster_seconds
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Bool, Float64, Int64
-from shared.messages.steps import CACHE
 
 OPTIMISTIC_SHARE = 0.5  # of the estimated steps: an easy request needs no more
 MIN_OBSERVED = 8  # measured iterations of an instance after which its costs count in full
@@ -59,11 +58,12 @@ def _alone_seconds(
     """The time of each request's own steps on the best instance, as if it were an easy one. Shapes: [n] each -> [n]."""
     steps = np.maximum(OPTIMISTIC_SHARE * steps, np.minimum(steps, 1.0))
     recompute_steps = np.minimum(recompute_steps, steps)
-    keys, best_s = further_keys(rows, table, fleet), np.full(len(rows), np.inf)
+    best_s = np.full(len(rows), np.inf)
+    blocks, keys = table.block_length[rows], table.cache_keys(rows)
     for index in fleet.open.nonzero()[0].tolist():
         at = np.full(len(rows), index)
         recompute_s = fleet.recompute_latency_s(at, table.recompute_tokens(rows))
-        cache_s = fleet.cache_latency_s(at, table.block_length[rows]) + keys * fleet.key_s[index, CACHE]
+        cache_s = fleet.iteration_seconds(at, cache_tokens=blocks, cache_keys=keys)
         own_s = (steps - recompute_steps) * cache_s + recompute_steps * recompute_s
         best_s = np.minimum(best_s, own_s * scale[index])
     return best_s

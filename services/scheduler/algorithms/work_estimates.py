@@ -1,127 +1,103 @@
-"""Seconds of iterations before their batches are known, from each instance's linear costs: a base per iteration and a
-slope per block or token (`InstanceCosts`), times the observed correction.
+"""Seconds of iterations before their batches are known: those of batches of mean requests, by the costs of each
+instance (`InstanceCosts`) and the observed correction.
 
 Arrays hold n requests and k instances.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from services.scheduler.state.fleet import ALL, Fleet
-from services.scheduler.state.instance_costs import BUCKET
+from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int32, Int64
 from shared.messages.steps import CACHE
 
 BATCH_SHARE = 0.6  # assumed batch: this share of the requests that an instance has room for
 RECOMPUTE_BATCH_SHARE = 0.2  # of these, the recompute steps of an iteration, if the other steps use the cache
+MIN_UNIT_S = 1e-15  # of a token or a key; keys may cost nothing
 
 
 def booked_shares(
     rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet
 ) -> Float64:
-    """The share of the SLO window that the steps left of all requests take, if one instance alone ran them, for each
-    open instance. Each request's busy-seconds count by its own SLO. Shapes: [n] each -> [k]."""
-    instances = fleet.open.nonzero()[0]
-    rates = _rates(rows, cache_steps, recompute_steps, table, fleet).sum(axis=1)
-    share = rates @ _unit_seconds(instances, rows, table, fleet)
-    corrected: Float64 = np.maximum(share * fleet.correction[instances], np.finfo(float).tiny)
-    return corrected
-
-
-def request_parts(
-    rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet
-) -> Float64:
-    """The part of each request in what `booked_shares` adds up, by the costs of one open instance.
-    Shapes: [n] each -> [n], with the sum 1."""
-    first = fleet.open.nonzero()[0][:1]
-    [unit_s] = _unit_seconds(first, rows, table, fleet).T
-    share = np.maximum(unit_s @ _rates(rows, cache_steps, recompute_steps, table, fleet), np.finfo(float).tiny)
-    parts: Float64 = share / share.sum()
-    return parts
+    """The share of its SLO window that each request's steps left take, if all open instances work for it together;
+    infinity if none is open. Shapes: [n] each -> [n]."""
+    if not fleet.open.any():
+        return np.full(len(rows), np.inf)
+    seconds = cluster_seconds(rows, cache_steps, recompute_steps, fleet.correction, table, fleet)
+    block = np.array(table.block_length[rows].mean())
+    step_s = fleet.iteration_seconds(fleet.open.nonzero()[0], cache_tokens=block).min(initial=1.0)
+    # An SLO that no instance can meet is no unlimited load
+    shares: Float64 = seconds / np.maximum(table.slo_s[rows], (cache_steps + recompute_steps) * step_s)
+    return shares
 
 
 def cluster_seconds(
     rows: Int64, cache_steps: Float64, recompute_steps: Float64, scale: Float64, table: RequestTable, fleet: Fleet
 ) -> Float64:
-    """The time that all open instances together work for each request. `scale`: the factor on each instance's costs.
-    Shapes: [n], [n], [n], [instances] -> [n]."""
+    """The time that all open instances together work for each request, if they share all work by their speeds.
+    `scale`: the factor on each instance's costs. Shapes: [n], [n], [n], [instances] -> [n]."""
     instances = fleet.open.nonzero()[0]
-    unit_s = np.maximum(_unit_seconds(instances, rows, table, fleet) * scale[instances], np.finfo(float).tiny)
-    seconds: Float64 = (1 / (1 / unit_s).sum(axis=1)) @ _amounts(rows, cache_steps, recompute_steps, table, fleet)
+    unit_s = np.maximum(_unit_seconds(instances, rows, table, fleet) * scale[instances], MIN_UNIT_S)
+    seconds: Float64 = (1 / (1 / unit_s).sum(axis=1)) @ _amounts(rows, cache_steps, recompute_steps, table)
     return seconds
 
 
-def _rates(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet) -> Float64:
-    """The `_amounts` of each request per second of its SLO. Shapes: [n] each -> [5, n]."""
-    blocks = table.block_length[rows] / BUCKET
-    base_s, slope_s = (of[fleet.open].min(initial=1.0) for of in (fleet.cache_base_s, fleet.cache_slope_s))
-    least_s = (cache_steps + recompute_steps) * (base_s + blocks * slope_s)
-    slo_s = np.maximum(table.slo_s[rows], least_s)  # an SLO that no instance can meet is no unlimited load
-    rates: Float64 = _amounts(rows, cache_steps, recompute_steps, table, fleet) / slo_s
-    return rates
-
-
-def _amounts(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable, fleet: Fleet) -> Float64:
-    """Of each request: cache steps, their blocks of BUCKET tokens, their further keys, recompute steps, and their
-    tokens. Shapes: [n] each -> [5, n]."""
-    blocks = table.block_length[rows] / BUCKET
-    fed_blocks = cache_steps * blocks
+def _amounts(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable) -> Float64:
+    """Of each request: the tokens that its cache steps feed, their keys, and the tokens that its recompute steps feed.
+    Shapes: [n] each -> [3, n]."""
+    blocks = cache_steps
     if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
-        fed_blocks += (table.blocks_left[rows] - 1) * blocks
-    keys = cache_steps * further_keys(rows, table, fleet)
-    return np.stack([cache_steps, fed_blocks, keys, recompute_steps, recompute_steps * table.recompute_tokens(rows)])
-
-
-def further_keys(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
-    """The keys that a cache step of each request attends to beyond those that the costs of its tokens cover.
-    Shapes: [n] -> [n]."""
-    covered = fleet.covered_keys[fleet.open].min(initial=np.inf)
-    if np.isinf(covered):
-        return np.zeros(len(rows))
-    keys = table.text_end(rows) if table.pipeline.exact else table.tokens[rows]
-    further: Float64 = np.maximum(keys - covered * table.block_length[rows], 0.0)
-    return further
+        blocks = cache_steps + table.blocks_left[rows] - 1
+    cached, recomputed = table.block_length[rows], table.recompute_tokens(rows)
+    return np.stack([blocks * cached, cache_steps * table.cache_keys(rows), recompute_steps * recomputed])
 
 
 def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
-    """The busy-seconds of one of each of `_amounts`, in a batch of the assumed size. Shapes: -> [5, k]."""
+    """The busy-seconds of one of each of `_amounts`, in a batch of the assumed size. Shapes: -> [3, k]."""
     room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / table.tokens[rows].mean())
     batch = np.maximum(BATCH_SHARE * room, 1.0)
-    recompute_batch, recompute_base_s = batch, fleet.recompute_base_s[instances]
-    if table.pipeline.caching:
-        recompute_batch = np.maximum(RECOMPUTE_BATCH_SHARE * batch, 1.0)
-        recompute_base_s = _recompute_base_s(instances, fleet)
-    return np.stack(
-        [
-            fleet.cache_base_s[instances] / batch,
-            fleet.cache_slope_s[instances],
-            fleet.key_s[instances, CACHE],
-            recompute_base_s / recompute_batch,
-            fleet.recompute_slope_s[instances],
-        ]
+    recompute_tokens = batch * table.recompute_tokens(rows).mean()
+    if not table.pipeline.caching:
+        recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
+        none = np.zeros(len(instances))
+        return np.stack([none, none, recompute_s / recompute_tokens])
+    recompute_tokens *= np.maximum(RECOMPUTE_BATCH_SHARE, 1 / batch)
+    tokens, keys = batch * table.block_length[rows].mean(), batch * table.cache_keys(rows).mean()
+    cache_s, both_s = (
+        fleet.iteration_seconds(instances, cache_tokens=tokens, cache_keys=keys, recompute_tokens=recomputed)
+        for recomputed in (None, recompute_tokens)
     )
+    key_s = fleet.key_s[instances, CACHE]
+    return np.stack([(cache_s - keys * key_s) / tokens, key_s, (both_s - cache_s) / recompute_tokens])
 
 
+@dataclass(frozen=True, slots=True)
 class BatchLatency:
     """Seconds of an iteration of several mean requests, of which `recompute_share` recompute, on every instance."""
 
-    def __init__(
-        self, fleet: Fleet, tokens: float, block_length: float, recompute_share: float, keys: float = 0.0
-    ) -> None:
-        """`tokens` (fed by a recompute step), `block_length` and `keys` (as `further_keys`) are a mean request's."""
-        each_s = (1 - recompute_share) * (block_length / BUCKET * fleet.cache_slope_s + keys * fleet.key_s[:, CACHE])
-        each_s += recompute_share * tokens * fleet.recompute_slope_s
-        self._recompute_share = recompute_share
-        base_s, recompute_base_s = fleet.cache_base_s, _recompute_base_s(ALL, fleet)
-        if recompute_share == 1.0:  # without a cache
-            base_s, recompute_base_s = fleet.recompute_base_s, np.zeros_like(recompute_base_s)
-        self._base_s, self._each_s = base_s * fleet.correction, each_s * fleet.correction
-        self._recompute_s = recompute_base_s * fleet.correction
+    fleet: Fleet
+    tokens: float  # fed by a recompute step
+    block_length: float
+    recompute_share: float
+    keys: float = 0.0  # of a cache step
 
     def seconds(self, instances: Int32 | Int64, requests: Int32 | Int64) -> Float64:
-        """The latency with this number of requests. Shapes: [n], [n] -> [n]."""
-        latency_s: Float64 = self._base_s[instances] + requests * self._each_s[instances]
-        latency_s += np.minimum(requests * self._recompute_share, 1.0) * self._recompute_s[instances]
+        """The mean latency with this number of requests. Shapes: [n], [n] -> [n]."""
+        recomputing = self.recompute_share * requests
+        cached = requests - recomputing
+        without_s, with_s = (
+            self.fleet.iteration_seconds(
+                instances,
+                cache_tokens=cached * self.block_length,
+                cache_keys=cached * self.keys,
+                recompute_tokens=recomputed,
+            )
+            for recomputed in (None, np.maximum(recomputing, 1.0) * self.tokens)
+        )
+        mean_s = without_s + np.minimum(recomputing, 1.0) * (with_s - without_s)
+        latency_s: Float64 = mean_s * self.fleet.correction[instances]
         return latency_s
 
 
@@ -131,12 +107,5 @@ def pace_s(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
     observed_s: Float64 = fleet.pace_s[instances]
     if np.count_nonzero(observed_s) == len(rows):
         return observed_s
-    blocks = fleet.requests[instances] * table.block_length[rows] / BUCKET
-    iteration_s = fleet.cache_base_s[instances] + blocks * fleet.cache_slope_s[instances]
-    return np.where(observed_s > 0, observed_s, iteration_s)
-
-
-def _recompute_base_s(instances: Int64 | slice, fleet: Fleet) -> Float64:
-    """The seconds that recompute steps add to the base of an iteration, [k]."""
-    base_s: Float64 = np.maximum(fleet.recompute_base_s[instances] - fleet.shared_launch_s[instances], 0.0)
-    return base_s
+    tokens = fleet.requests[instances] * table.block_length[rows]
+    return np.where(observed_s > 0, observed_s, fleet.iteration_seconds(instances, cache_tokens=tokens))

@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from services.scheduler.algorithms.common_level import booked_share, steps_at
+from services.scheduler.algorithms.common_level import steps_at
 from services.scheduler.algorithms.work_estimates import booked_shares
 from services.scheduler.core import SchedulerCore
 from services.scheduler.policies.dilaserve import PRICED_AT
-
-MIN_SHARE = 1e-12  # of the SLO window; the costs of an instance without a profile are 0
 
 
 def cell_slack(core: SchedulerCore, waiting: int) -> float:
@@ -30,5 +28,4 @@ def _booked_share(core: SchedulerCore) -> float:
         return 0.0
     priced_at = np.full(len(rows), candidates[0] + PRICED_AT * (candidates[-1] - candidates[0]))
     steps, recompute_steps = (steps_at(left, candidates, priced_at) for left in core.estimates.remaining(rows))
-    shares = booked_shares(rows, steps - recompute_steps, recompute_steps, table, core.fleet)
-    return booked_share(np.maximum(shares, MIN_SHARE))
+    return float(booked_shares(rows, steps - recompute_steps, recompute_steps, table, core.fleet).sum())

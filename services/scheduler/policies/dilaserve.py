@@ -7,22 +7,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from services.scheduler.algorithms.batching import MIN_BATCH, of_one_kind, within_pace
-from services.scheduler.algorithms.common_level import (
-    STEP_FACTOR,
-    STEP_MARGIN,
-    booked_share,
-    highest_within,
-    level_at,
-    steps_at,
-)
+from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, highest_within, level_at, steps_at
 from services.scheduler.algorithms.placement import MIN_DISPLACEMENT_S, place_with_displacement, step_latency
-from services.scheduler.algorithms.work_estimates import (
-    BatchLatency,
-    booked_shares,
-    further_keys,
-    pace_s,
-    request_parts,
-)
+from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy
 from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.policies.fair_keys import FairKeys
@@ -72,16 +59,16 @@ class DiLaServePolicy(AdaptivePolicy):
             )
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
-            keys = float(further_keys(rows, table, fleet).mean())
+            keys = float(table.cache_keys(rows).mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share, keys)
-            self._booked = booked_share(booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet))
+            booked = booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet)
+            self._booked = float(booked.sum())
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
         level = level_at(self._booked, lowest, highest) if self.load_control else highest
         table.level[rows] = level
         self.keys.forget()
         if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
-            parts = request_parts(rows, steps - recompute_steps, recompute_steps, table, fleet)
-            self.keys.set_levels(rows, self._booked * parts, lowest, highest, table)
+            self.keys.set_levels(rows, booked, lowest, highest, table)
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 
 from services.scheduler.state.columns import Columns
-from shared.arrays import Bool, Float64, Int32, Int64
-from shared.iteration_cost import Curve, IterationCost, SharedLaunch
+from shared.arrays import Float64, Int32, Int64
+from shared.iteration_cost import Curve, IterationCost, in_one_iteration
 from shared.messages.instances import Instance
 from shared.messages.steps import CACHE, RECOMPUTE, StepKind
 from shared.profile import LatencyProfile
@@ -19,11 +19,8 @@ KINDS = len(StepKind)
 POINTS = 513  # of a curve, up to 16,384 tokens; above, a latency is proportional to the tokens
 MAX_GRID_TOKENS = BUCKET * (POINTS - 1)
 GRID_TOKENS = BUCKET * np.arange(POINTS)
-SHARED_POINTS = 8  # of each axis of the shared launch
-CACHE_RANGE_TOKENS = (256, 1024)  # the linear coefficients are those between these batch tokens
-RECOMPUTE_RANGE_TOKENS = (1024, 4096)
-MIN_BASE_SHARE = 0.2  # of the latency of one bucket, the least intercept
-MIN_SLOPE_S = 1e-9
+BASE_RANGE_TOKENS = (1024, 4096)  # the base of recompute iterations is that of the line between these batch tokens
+MIN_BASE_SHARE = 0.2  # of the latency of one bucket, the least base
 CORRECTION_RATE = 0.02  # weight of one observation in `correction`
 MAX_OBSERVED_RATIO = 3.0  # times `correction`: one stalled iteration moves it by no more
 
@@ -32,24 +29,16 @@ Amounts = Int32 | Int64 | Float64  # of tokens or keys
 
 
 class InstanceCosts(Columns):
-    """Latency curves and coefficients by the index of the instance. An instance without a profile takes 1 s for each
-    iteration."""
+    """Latency curves by the index of the instance. An instance without a profile takes 1 s for each iteration."""
 
     # By bucket of tokens; first the latency of each step kind, then its part that does not depend on the keys
     latency_s: Annotated[Float64, 2 * KINDS, POINTS]
     _rise_s: Annotated[Float64, 2 * KINDS, POINTS]  # from each point to the next; 0 from the last
     key_s: Annotated[Float64, KINDS]  # seconds per key attended
-    covered_keys: Float64  # for each token fed by a cache step: the keys that its cost without further keys covers
-    cache_slope_s: Float64  # of a request's block of 32 tokens
-    cache_base_s: Float64  # of the iteration
-    recompute_slope_s: Float64  # of a token
-    recompute_base_s: Float64  # of the iteration
-    shared_launch_s: Float64  # typical saving of an iteration of both kinds
+    recompute_base_s: Float64  # of a recompute iteration: the part that does not depend on its tokens
+    shared_launch_s: Float64  # saving of an iteration of both kinds
     correction: Float64  # observed / predicted time of an iteration
     observed: Int64  # iterations that `correction` counts
-    _shares: Bool  # whether it saves anything
-    _shared_axes_s: Annotated[Float64, KINDS, SHARED_POINTS]  # by kind; see `SharedLaunch`
-    _shared_s: Annotated[Float64, SHARED_POINTS, SHARED_POINTS]
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
@@ -66,16 +55,9 @@ class InstanceCosts(Columns):
             self.latency_s[index, kind] = curve.seconds(GRID_TOKENS)
             self.latency_s[index, KINDS + kind] = curve.keyless_seconds(GRID_TOKENS)
             self.key_s[index, kind] = curve.key_s
-        base_s, keyless_s = cost.cache.seconds(CACHE_RANGE_TOKENS[0]), cost.cache.keyless_seconds(CACHE_RANGE_TOKENS[0])
-        key_s = cost.cache.key_s
-        self.covered_keys[index] = float(base_s - keyless_s) / key_s / CACHE_RANGE_TOKENS[0] if key_s else np.inf
         self._rise_s[index, :, :-1] = np.diff(self.latency_s[index])
-        slope_s, self.cache_base_s[index] = _line(cost.cache, CACHE_RANGE_TOKENS)
-        self.cache_slope_s[index] = BUCKET * slope_s
-        self.recompute_slope_s[index], self.recompute_base_s[index] = _line(cost.recompute, RECOMPUTE_RANGE_TOKENS)
-        self.shared_launch_s[index] = cost.shared_launch.typical_s
-        self._shared_axes_s[index], self._shared_s[index] = _shared_grid(cost.shared_launch)
-        self._shares[index] = cost.shared_launch.saving_s.any()
+        self.recompute_base_s[index] = _base_seconds(cost.recompute)
+        self.shared_launch_s[index] = cost.shared_launch_s
         self.correction[index] = 1.0
         self.observed[index] = 0
 
@@ -89,22 +71,17 @@ class InstanceCosts(Columns):
 
     def iteration_seconds(
         self,
-        instances: Int32 | Int64,
+        instances: Instances,
         *,
-        cache_tokens: Amounts,
-        recompute_tokens: Amounts,
+        cache_tokens: Amounts | None = None,
+        recompute_tokens: Amounts | None = None,
         cache_keys: Amounts | None = None,
     ) -> Float64:
-        """Seconds of an iteration on each instance, as `IterationCost.seconds`, before `correction`. Shapes: [n]."""
+        """Seconds of an iteration on each instance, as `IterationCost.seconds`, before `correction`.
+        Shapes: any that broadcast -> theirs."""
         cache_s = self._part_seconds(instances, CACHE, cache_tokens, cache_keys)
         recompute_s = self._part_seconds(instances, RECOMPUTE, recompute_tokens, None)
-        total_s: Float64 = recompute_s + cache_s
-        both = ((cache_s > 0) & (recompute_s > 0)).nonzero()[0]
-        if len(both):
-            parts_s = cache_s[both], recompute_s[both]
-            merged_s = total_s[both] - self._shared_seconds(instances[both], *parts_s)
-            total_s[both] = np.maximum(merged_s, np.maximum(*parts_s))
-        return total_s
+        return in_one_iteration(cache_s, recompute_s, self.shared_launch_s[instances])
 
     def observe(self, instances: Int32 | Int64, observed_s: Float64, predicted_s: Float64) -> None:
         """Correct the costs by iterations that ended; times that are not above 0 do not count.
@@ -120,33 +97,13 @@ class InstanceCosts(Columns):
         rate = np.where(error < 0, mean_rate, np.minimum(mean_rate, CORRECTION_RATE * self.observed[of]))
         np.add.at(self.correction, of, np.maximum(rate, CORRECTION_RATE) * error)
 
-    def _part_seconds(self, instances: Int32 | Int64, kind: int, tokens: Amounts, keys: Amounts | None) -> Float64:
+    def _part_seconds(self, instances: Instances, kind: int, tokens: Amounts | None, keys: Amounts | None) -> Float64:
+        if tokens is None:
+            return np.zeros(1)
         latency_s = self._latency(instances, kind, tokens)
         if keys is not None and (key_s := self.key_s[instances, kind]).any():
             latency_s = np.maximum(latency_s, self._latency(instances, KINDS + kind, tokens) + key_s * keys)
         return np.where(tokens > 0, latency_s, 0.0)
-
-    def _shared_seconds(self, instances: Int32 | Int64, cache_s: Float64, recompute_s: Float64) -> Float64:
-        """As `SharedLaunch.seconds`."""
-        if not self._shares[instances].any():
-            return np.zeros(len(instances))
-        row, next_row, down = self._between(instances, CACHE, cache_s)
-        column, next_column, right = self._between(instances, RECOMPUTE, recompute_s)
-        upper = self._shared_s[instances, row, column] * (1 - right)
-        upper += self._shared_s[instances, row, next_column] * right
-        lower = self._shared_s[instances, next_row, column] * (1 - right)
-        lower += self._shared_s[instances, next_row, next_column] * right
-        saving_s: Float64 = upper * (1 - down) + lower * down
-        return saving_s
-
-    def _between(self, instances: Int32 | Int64, kind: int, values: Float64) -> tuple[Int64, Int64, Float64]:
-        """The points of the shared launch around each value, and its share of the way between them."""
-        axes = self._shared_axes_s[instances, kind]
-        low = np.maximum((axes <= values[:, None]).sum(axis=1) - 1, 0)
-        high = np.minimum(low + 1, SHARED_POINTS - 1)
-        each = np.arange(len(values))
-        width = np.where(high > low, axes[each, high] - axes[each, low], np.inf)
-        return low, high, np.clip((values - axes[each, low]) / width, 0.0, 1.0)
 
     def _latency(self, instances: Instances, curve: int, tokens: Amounts) -> Float64:
         at: Float64 = tokens / BUCKET
@@ -171,23 +128,11 @@ def _cost(instance: Instance) -> IterationCost:
     if instance.profile:
         return LatencyProfile.from_csv(instance.profile).cost(instance.tp_degree)
     constant = Curve.fit([(MAX_GRID_TOKENS, 0, 1.0)])
-    return IterationCost(constant, constant, SharedLaunch.constant(1.0))
+    return IterationCost(constant, constant, 1.0)
 
 
-def _line(curve: Curve, tokens: tuple[int, int]) -> tuple[float, float]:
-    """Slope per token and intercept of a curve between two numbers of tokens, both above 0."""
-    first_s, last_s = curve.seconds(tokens).tolist()
-    slope_s = max((last_s - first_s) / (tokens[1] - tokens[0]), MIN_SLOPE_S)
-    least_s = MIN_BASE_SHARE * float(curve.seconds(BUCKET))
-    return slope_s, max(first_s - slope_s * tokens[0], least_s)
-
-
-def _shared_grid(shared: SharedLaunch) -> tuple[Float64, Float64]:
-    """The axes of a shared launch by kind, padded with infinity, and its points; evenly chosen ones if too many."""
-    axes_s = np.full((KINDS, SHARED_POINTS), np.inf)
-    chosen = []
-    for kind, axis_s in ((CACHE, shared.cache_s), (RECOMPUTE, shared.recompute_s)):
-        keep = np.linspace(0, len(axis_s) - 1, min(len(axis_s), SHARED_POINTS)).astype(np.int64)
-        axes_s[kind, : len(keep)] = axis_s[keep]
-        chosen.append(np.pad(keep, (0, SHARED_POINTS - len(keep)), mode="edge"))
-    return axes_s, shared.saving_s[np.ix_(*chosen)]
+def _base_seconds(curve: Curve) -> float:
+    """The intercept of a curve's line between BASE_RANGE_TOKENS."""
+    few, many = BASE_RANGE_TOKENS
+    few_s, many_s = map(float, curve.seconds(BASE_RANGE_TOKENS))
+    return max(few_s - few * (many_s - few_s) / (many - few), MIN_BASE_SHARE * float(curve.seconds(BUCKET)))

@@ -46,7 +46,7 @@ def _observe_costs(table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Fl
     steps = np.bincount(instances)
     seen = steps.nonzero()[0]
     recomputes = table.pipeline.kind[rows] == RECOMPUTE
-    keys = table.text_end(rows) if table.pipeline.exact else table.tokens[rows]
+    keys = table.cache_keys(rows)
     predicted_s = fleet.iteration_seconds(
         seen,
         cache_tokens=np.bincount(instances, table.cache_tokens(rows) * ~recomputes)[seen],

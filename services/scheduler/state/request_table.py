@@ -278,6 +278,10 @@ class RequestTable(Columns):
         follows: Int32 = self.block_length[rows] * (1 + (self.begins_block(rows) & (self.block[rows] > 0)))
         return follows
 
+    def cache_keys(self, rows: Int64) -> Int64:
+        """The keys that a step of each with the cache attends to. Shapes: [n] -> [n]."""
+        return self.recompute_tokens(rows)  # all that a recompute step feeds
+
     def page_names(self, row: int, prefixes: PrefixIndex) -> list[bytes]:
         """The names of the pages of its text before the current block; none if no instance has a prefix cache."""
         if not prefixes.page_tokens:

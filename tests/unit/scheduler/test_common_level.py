@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.algorithms.common_level import BOOKED_KNOTS, booked_share, highest_within, level_at, steps_at
+from services.scheduler.algorithms.common_level import BOOKED_KNOTS, highest_within, level_at, steps_at
 from shared.arrays import Float64
 
 SHARES = st.floats(0, 10)
@@ -99,15 +99,3 @@ def test_between_two_candidates_the_steps_are_interpolated() -> None:
     candidates, steps = np.array([0.5, 0.7, 0.9]), np.array([[10.0, 20.0, 40.0]])
     assert steps_of(candidates, steps, 0.8) == pytest.approx(30)
     assert highest(candidates, steps, 30) == pytest.approx(0.8)
-
-
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))
-def test_instances_share_the_work_by_their_speeds(shares: list[float]) -> None:
-    booked = booked_share(np.array(shares))
-    assert booked <= min(shares) * (1 + 1e-9)
-    assert booked >= min(shares) / len(shares) * (1 - 1e-9)
-
-
-def test_two_equal_instances_halve_the_share_and_none_makes_it_infinite() -> None:
-    assert booked_share(np.array([0.6, 0.6])) == pytest.approx(0.3)
-    assert booked_share(np.zeros(0)) == np.inf

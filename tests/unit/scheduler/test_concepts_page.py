@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, booked_share, highest_within, level_at
+from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, highest_within, level_at
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
 from shared.arrays import Float64
@@ -34,8 +34,7 @@ def test_algorithm_2() -> None:
 
 def test_the_common_level() -> None:
     each_share = 60 * 0.020 / 20 / 5.0
-    alone, shared = np.full(1, 25 * each_share), np.full(2, 25 * each_share)
-    levels = [level_at(booked_share(of), 0.5, 0.9) for of in (alone, shared)]
+    levels = [level_at(25 * each_share / instances, 0.5, 0.9) for instances in (1, 2)]
     np.testing.assert_allclose(levels, [0.85, 0.9])
     np.testing.assert_allclose([level_at(booked, 0.5, 0.9) for booked in (0.25, 0.45, 0.7)], [0.9, 0.7, 0.5])
 

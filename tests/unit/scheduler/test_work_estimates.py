@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.algorithms.common_level import booked_share
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.observations import observe_iterations
@@ -36,7 +35,7 @@ def cluster(
 def booked(table: RequestTable, fleet: Fleet, cache_steps: float, recompute_steps: float = 0.0) -> float:
     rows = table.ticket.nonzero()[0]
     each = np.ones(len(rows))
-    return booked_share(booked_shares(rows, cache_steps * each, recompute_steps * each, table, fleet))
+    return float(booked_shares(rows, cache_steps * each, recompute_steps * each, table, fleet).sum())
 
 
 def iterate(table: RequestTable, fleet: Fleet, latency_s: float, times: int, *, rows: Int64 | None = None) -> None:

@@ -129,7 +129,7 @@ def test_step_results_carry_the_latency_of_their_iteration(events: list[Event]) 
 def test_the_scheduler_knows_the_shared_launch(events: list[Event]) -> None:
     simulate(scenario(SLOW, shared_launch_s=0.005), arrivals(1))
     [registered] = [event.instance.profile for event in events if isinstance(event, InstanceUpdated)]
-    assert LatencyProfile.from_csv(registered).cost(1).shared_launch.typical_s == pytest.approx(0.005)
+    assert LatencyProfile.from_csv(registered).cost(1).shared_launch_s == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
