@@ -23,7 +23,6 @@ from services.reconfigurator.monitoring.request_history import count_arrivals, r
 from services.reconfigurator.monitoring.workload_monitor import check_written
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
-from services.reconfigurator.planning.run_in_process import run_in_process
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
@@ -34,6 +33,7 @@ from shared.errors import RetryLater
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from shared.profile import LatencyProfile
 from shared.retry import retry
+from shared.run_in_process import run_in_process
 from shared.tasks import run_until_stopped
 
 log = structlog.get_logger(__name__)

@@ -14,14 +14,14 @@ import numpy as np
 from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton
+from shared.patterns.effort import MOST, TooLarge, Unfinished, current
 from shared.patterns.parts import automaton_of
 from shared.patterns.regex import UnknownSyntaxError, read_regex
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
-MAX_SECONDS = 5
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
-TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {MAX_SECONDS} s to compile"
+TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {MOST.seconds} s to compile"
 ANCHOR = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<anchor>[\^$]|\\[Az])", re.DOTALL)
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
 
@@ -43,6 +43,8 @@ def _compiled(pattern: str) -> PatternAutomaton | str:
     """Returns: the automaton, or the error."""
     try:
         found = _of_regex(pattern)
+    except TooLarge:  # with more effort it may compile
+        raise
     except BadInput as error:
         return error.message
     if not len(found.accepting):
@@ -62,7 +64,7 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     except (BadInput, UnknownSyntaxError):
         return merged(_read(_run(plain)))  # with better errors
     if part.size > MAX_RAW_STATES:  # before any work
-        raise BadInput(TOO_LARGE)
+        raise TooLarge(TOO_LARGE)
     if any(found["anchor"] for found in ANCHOR.finditer(plain)):
         return merged(automaton_of(part))
     return merged(_read(_run(plain)))
@@ -70,11 +72,12 @@ def _of_regex(pattern: str) -> PatternAutomaton:
 
 def _run(pattern: str) -> bytes:
     """The program's output. Raises: BadInput; RetryLater if the machine is too busy."""
-    limits = [str(limit) for limit in (MAX_MEMORY, MAX_SECONDS, MAX_RAW_STATES)]
+    seconds = current().seconds
+    limits = [str(limit) for limit in (MAX_MEMORY, seconds, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
         whole = rf"{program.BEGIN}(?:{pattern})\z".encode()
-        ran = subprocess.run(command, input=whole, capture_output=True, timeout=4 * MAX_SECONDS, check=False)  # noqa: S603
+        ran = subprocess.run(command, input=whole, capture_output=True, timeout=4 * seconds, check=False)  # noqa: S603
     except UnicodeEncodeError as error:
         raise BadInput(f"the pattern is not valid: {error.reason}") from None
     except subprocess.TimeoutExpired:  # of the wall clock: the machine is too busy, whatever the pattern
@@ -85,7 +88,7 @@ def _run(pattern: str) -> bytes:
             raise BadInput("no text matches the pattern")
         raise BadInput(f"the pattern is not valid ({reason}); accepted: {SYNTAX}")
     if ran.returncode:  # too many states, or out of memory or of time
-        raise BadInput(TOO_LARGE)
+        raise Unfinished(TOO_LARGE)
     return ran.stdout
 
 

@@ -11,8 +11,9 @@ from itertools import chain
 
 import numpy as np
 
-from shared.arrays import Bool, Int32
+from shared.arrays import Bool, Int32, Int64
 from shared.errors import BadInput
+from shared.patterns.effort import TooLarge, current, spend
 
 BYTES = 256
 MAX_STATES = 8_000
@@ -87,40 +88,48 @@ def _within(values: Int32, end: int) -> bool:
 def product(one: PatternAutomaton, other: PatternAutomaton, *, excluded: bool = False) -> PatternAutomaton | None:
     """The texts of both, or, if `excluded`, those of `one` alone; None if there are none. `other` has no counters.
     Raises: BadInput if it is too large."""
-    pairs = {(0, 0): 0}
-    rows = []
-    for first, second in (waiting := [(0, 0)]):
-        ones = one.next_state[first].tolist()
-        others = other.next_state[second].tolist() if second >= 0 else [-1] * BYTES
-        row = []
-        for pair in zip(ones, others, strict=True):
-            target = -1
-            if pair[0] >= 0 and (excluded or pair[1] >= 0):
-                target = pairs.setdefault(pair, len(pairs))
-                if target == len(waiting):
-                    waiting.append(pair)
-            row.append(target)
-        rows.append(row)
-        if len(pairs) > 4 * MAX_STATES:
-            raise BadInput(f"the pattern has more than {MAX_STATES} states", "pattern")
-    states = np.array(waiting)
-    accepting = one.accepting[states[:, 0]] & (np.append(other.accepting, False)[states[:, 1]] ^ excluded)
-    owners = states[:, 0]
-    return useful(
-        PatternAutomaton(np.array(rows, np.int32), accepting, one.loop[owners], one.counts[owners], one.bounds)
-    )
+    others = np.vstack([other.next_state, np.full(BYTES, -1, np.int32)]).astype(np.int64)  # the last: no text left
+    width = len(others)
+    number = {0: 0}  # of each pair, as one number
+    rows: list[Int64] = []
+    effort, waiting = current(), np.zeros(1, np.int64)
+    while len(waiting):
+        firsts = one.next_state[waiting // width].astype(np.int64)
+        seconds = others[waiting % width]
+        exists = (firsts >= 0) & ((seconds >= 0) | excluded)
+        targets = np.where(exists, firsts * width + np.where(seconds < 0, width - 1, seconds), -1)
+        rows.append(targets)
+        waiting = np.array([pair for pair in np.unique(targets).tolist() if pair >= 0 and pair not in number], np.int64)
+        number |= {pair: at for at, pair in enumerate(waiting.tolist(), len(number))}
+        spend(effort, len(waiting))
+        if len(number) > 4 * MAX_STATES:
+            raise TooLarge(f"the pattern has more than {MAX_STATES} states", "pattern")
+    pairs, known = np.array(list(number)), np.array(sorted(number))
+    numbers = np.array([number[pair] for pair in known.tolist()])
+    whole = np.concatenate(rows)
+    next_state = np.where(whole >= 0, numbers[np.searchsorted(known, np.maximum(whole, 0))], -1).astype(np.int32)
+    owners = pairs // width
+    accepting = one.accepting[owners] & (np.append(other.accepting, False)[pairs % width] ^ excluded)
+    return useful(PatternAutomaton(next_state, accepting, one.loop[owners], one.counts[owners], one.bounds))
 
 
 def useful(whole: PatternAutomaton) -> PatternAutomaton | None:
     """Without the states that lead to no accepting one; None if none does."""
-    leads, before = np.append(whole.accepting, False), -1
-    while (found := int(leads.sum())) != before:
-        leads[:-1] |= leads[whole.next_state].any(axis=1)
-        before = found
+    before: list[list[int]] = [[] for _ in whole.accepting]
+    for state, row in enumerate(whole.next_state):
+        for target in set(row[row >= 0].tolist()):
+            before[target].append(state)
+    leads = whole.accepting.copy()
+    waiting = np.flatnonzero(leads).tolist()
+    for state in waiting:
+        for each in before[state]:
+            if not leads[each]:
+                leads[each] = True
+                waiting.append(each)
     if not leads[0]:
         return None
     kept = np.flatnonzero(leads)
-    number = np.full(len(leads), -1, np.int32)
+    number = np.full(len(leads) + 1, -1, np.int32)  # the last: of -1
     number[kept] = np.arange(len(kept), dtype=np.int32)
     return PatternAutomaton(
         number[whole.next_state[kept]], whole.accepting[kept], whole.loop[kept], whole.counts[kept], whole.bounds

@@ -10,6 +10,7 @@ from typing import Any
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
+from shared.patterns.effort import TooLarge
 from shared.patterns.parts import (
     NOTHING,
     Characters,
@@ -137,6 +138,8 @@ def _searched(pattern: str) -> PatternAutomaton | str:
     """Returns: the automaton, or why it cannot be written."""
     try:
         return _read_searched(pattern) or "no text matches the pattern"
+    except TooLarge:
+        raise
     except BadInput as error:
         return error.message
 

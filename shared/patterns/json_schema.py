@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
+from shared.patterns.effort import TooLarge
 from shared.patterns.json_containers import (
     ANY_DEPTH,
     BOOLEAN,
@@ -52,10 +53,6 @@ MAX_TRIED = 20_000  # beginnings of keys
 MAX_PROPERTIES = 50  # required by their number alone
 Depths = Mapping[str, int]  # of each reference around a part, its levels
 SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {"string": string, "number": number, "integer": integer}
-
-
-class TooLarge(BadInput):
-    """A limit of the whole schema, whichever part exceeds it."""
 
 
 def schema_part(schema: Any, field: str = "schema", left_out: list[str] | None = None) -> FormPart:

@@ -14,9 +14,9 @@ import numpy as np
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import BYTES, MAX_STATES, NO_LOOP, PatternAutomaton, merged, useful
+from shared.patterns.effort import TooLarge, current, spend
 
 MAX_NETWORK = 60_000  # states of a network
-MAX_STEPS = 600_000  # of all sets of its states
 UNROLLED = 512  # states of a bounded repetition, up to which each count has states of its own
 UNROLLED_COUNTERS = 2_000  # the same, of parts that have a counter themselves
 # Anchors, as steps that take no byte: begin and end of the text, and of a line.
@@ -45,7 +45,7 @@ class Network:
     def add(self) -> int:
         """A new state."""
         if len(self.edges) >= MAX_NETWORK:
-            raise BadInput(f"the form is too large: it may have {MAX_STATES} states", "pattern")
+            raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
         self.edges.append([])
         self.empty.append([])
         self.loop.append(self.current)
@@ -229,7 +229,7 @@ class RepeatedPart:
 
     def build(self, network: Network, start: int) -> int:
         if self.size > MAX_NETWORK:  # known before any state exists
-            raise BadInput(f"the form is too large: it may have {MAX_STATES} states", "pattern")
+            raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
         for _ in range(self.least):
             start = self.part.build(network, start)
         if self.most is None:
@@ -370,7 +370,7 @@ def listed(part: FormPart, mark: FormPart, gap: FormPart, least: int, most: int 
 def automaton_of(part: FormPart) -> PatternAutomaton:
     """The automaton of a part's texts. Raises: BadInput if it is too large, or has no texts."""
     if part.size > MAX_NETWORK:
-        raise BadInput(f"the form is too large: it may have {MAX_STATES} states", "pattern")
+        raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
     network = Network()
     start = network.add()
     end = part.build(network, start)
@@ -383,7 +383,7 @@ def automaton_of(part: FormPart) -> PatternAutomaton:
     if len(found.accepting) > MAX_STATES:
         found = merged(found)
     if (count := len(found.accepting)) > MAX_STATES:
-        raise BadInput(f"the form has {count} states; it may have {MAX_STATES}", "pattern")
+        raise TooLarge(f"the form has {count} states; it may have {MAX_STATES}", "pattern")
     return found
 
 
@@ -433,18 +433,19 @@ class _Sets:
         self._network, self._ends = network, ends
         self._closures: dict[int, frozenset[int]] = {}
         self._numbers: dict[frozenset[int], int] = {}
+        self._after: dict[frozenset[int], int] = {}  # the number of the set after any of these states
         self._sets: list[frozenset[int]] = []
         self._loops: dict[int, int] = {}  # loops that one set has several of are one loop: by loop, a lower one
 
     def automaton(self, start: int) -> PatternAutomaton:
         self._number(self._closure(start))
         rows: list[list[Edge]] = []
-        steps = 0
+        effort = current()
         for states in self._sets:  # to which _row adds
             rows.append(self._row(states))
-            steps += len(states)
-            if len(self._sets) > 4 * MAX_STATES or steps > MAX_STEPS:
-                raise BadInput(f"the form is too large: it may have {MAX_STATES} states", "pattern")
+            spend(effort, len(states))
+            if len(self._sets) > 4 * MAX_STATES:
+                raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
         next_state = np.full((len(rows), BYTES), -1, np.int32)
         for state, row in enumerate(rows):
             for first, last, target in row:
@@ -501,10 +502,14 @@ class _Sets:
         if all(one[1] < other[0] for one, other in pairwise(edges)):
             return [(first, last, self._number(self._closure(target))) for first, last, target in edges]
         cuts = sorted({cut for first, last, _ in edges for cut in (first, last + 1)})
-        row = []
+        row, begun, open_edges = [], 0, list[Edge]()
         for first, stop in pairwise(cuts):
-            targets = {target for low, high, target in edges if low <= first <= high}
-            if targets:
-                closures = [self._closure(target) for target in targets]
-                row.append((first, stop - 1, self._number(frozenset().union(*closures))))
+            open_edges = [edge for edge in open_edges if edge[1] >= first]
+            while begun < len(edges) and edges[begun][0] == first:
+                open_edges.append(edges[begun])
+                begun += 1
+            if targets := frozenset(target for _, _, target in open_edges):
+                if targets not in self._after:
+                    self._after[targets] = self._number(frozenset().union(*map(self._closure, targets)))
+                row.append((first, stop - 1, self._after[targets]))
         return row

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import TextBody
-from services.gateway.api.text_forms import FormCompiler
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ANONYMOUS
 from shared.messages.requests import Request

@@ -16,7 +16,7 @@ from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
-from services.gateway.api.text_forms import Form, object_form, schema_form, vllm_forms
+from services.gateway.api.text_forms import Form, vllm_forms
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import NamedTool, ToolCall, ToolChoice, Tools, check_choice
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
@@ -176,9 +176,9 @@ class TextForms(Lenient):
         wanted, structured = self.response_format, self.structured_outputs
         found = list[Form]()
         if wanted is not None and wanted.json_schema is not None:
-            found.append(schema_form(wanted.json_schema.schema_, "response_format.json_schema.schema"))
+            found.append(Form("response_format.json_schema.schema", "schema", wanted.json_schema.schema_))
         elif wanted is not None and wanted.type == "json_object":
-            found.append(object_form("response_format"))
+            found.append(Form("response_format", "object"))
         if structured is not None:
             own = structured.json_, structured.regex, structured.choice, structured.grammar
             found += vllm_forms(*own, "structured_outputs.")

@@ -10,12 +10,12 @@ from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import read_window
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
-from services.reconfigurator.planning.run_in_process import run_in_process
 from services.reconfigurator.schedule import PlanTrigger
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import DilaserveError
 from shared.profile import LatencyProfile
+from shared.run_in_process import run_in_process
 from shared.tasks import pause
 
 log = structlog.get_logger(__name__)

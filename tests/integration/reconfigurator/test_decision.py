@@ -9,13 +9,13 @@ import pytest
 
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner, PlanningContext
-from services.reconfigurator.planning.run_in_process import run_in_process
 from services.reconfigurator.planning.workload_stats import PlanningSettings, RequestSample
 from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import ThresholdUse
 from shared.profile import LatencyProfile
+from shared.run_in_process import run_in_process
 from tests.support.workloads import PROFILE
 
 AT_S = 1_800_000_000.0

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadInput, RetryLater
-from shared.patterns import automaton
-from shared.patterns.automaton import MAX_SECONDS, compile_pattern, without_anchors
+from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import MAX_STATES, PatternAutomaton, longest_text
 from shared.patterns.compile import END, useful
+from shared.patterns.effort import MOST, Effort, Unfinished, limited
 from tests.support.pattern_texts import draw_text
 
 PATTERNS = ("(ab|ba)+", "a*b?", "[^a]{2}", "(a|b)*aab", "é+|b", "[0-9]{1,3}", "a{2,}", "", "x(y|)z", "(?i)aB")
@@ -77,7 +77,7 @@ def test_the_useful_states_are_those_between_the_start_and_an_end(
 def test_a_pattern_at_the_limit_of_states_takes_few_seconds(pattern: str) -> None:
     before = time.process_time()
     longest_text(compile_pattern(pattern))
-    assert time.process_time() - before < MAX_SECONDS
+    assert time.process_time() - before < MOST.seconds
 
 
 def test_anchors_around_the_pattern_change_nothing() -> None:
@@ -102,12 +102,17 @@ def test_a_pattern_of_too_many_states_is_refused() -> None:
         compile_pattern("(a|b)*a(a|b){13}")
 
 
-def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(automaton, "MAX_SECONDS", 0.0001)
-        with pytest.raises(RetryLater, match="too busy"):
-            compile_pattern("busy[0-9]")
+def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now() -> None:
+    with limited(Effort(MOST.steps, seconds=0)), pytest.raises(RetryLater, match="too busy"):
+        compile_pattern("busy[0-9]")
     assert compile_pattern("busy[0-9]").accepts("busy1")
+
+
+@pytest.mark.parametrize("pattern", ["^(a|b)*a(a|b){11}$", "(?m)^(a|b)*a(a|b){11}$"])
+def test_a_pattern_that_needs_more_effort_compiles_with_more(pattern: str) -> None:
+    with limited(Effort(10_000, seconds=1)), pytest.raises(Unfinished):
+        compile_pattern(f"^x?{pattern}")
+    assert accepts(compile_pattern(f"^x?{pattern}"), "a" * 12)
 
 
 @pytest.mark.slow

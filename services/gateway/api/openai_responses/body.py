@@ -12,7 +12,7 @@ from services.gateway.api.openai_responses.tools import FunctionChoice, Response
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.request_models import ContentPart, MetadataKey, MetadataValue, ServedBody, check_parts, joined
-from services.gateway.api.text_forms import Form, object_form, schema_form
+from services.gateway.api.text_forms import Form
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import MAX_TOOLS, check_choice
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
@@ -86,8 +86,8 @@ class ResponseTextFormat(Lenient):
     def forms(self) -> list[Form]:
         """The form of the text; empty: any text."""
         if self.schema_ is not None:
-            return [schema_form(self.schema_, FORM_FIELD)]
-        return [object_form(FORM_FIELD)] if self.type == "json_object" else []
+            return [Form(FORM_FIELD, "schema", self.schema_)]
+        return [Form(FORM_FIELD, "object")] if self.type == "json_object" else []
 
     @model_validator(mode="after")
     def _require_schema(self) -> Self:

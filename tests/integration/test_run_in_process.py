@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.reconfigurator.planning.run_in_process import run_in_process
 from shared.errors import RetryLater
+from shared.run_in_process import run_in_process
 
 LIMIT_S = 60.0
 

@@ -1,0 +1,133 @@
+"""Compiles the forms of texts, so that one client's large form delays no other client's small one.
+
+Each form first gets little effort, in a thread. One that needs more continues in a process of its own, which is killed
+if its client leaves. Of both kinds one runs at a time, and API keys take turns. Known forms do not wait.
+"""
+
+import asyncio
+import resource
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from services.gateway.api.text_forms import Form
+from services.gateway.api.turns import Turns
+from shared.errors import BadInput
+from shared.messages.requests import MAX_PATTERN_LENGTH
+from shared.patterns.automaton import compile_pattern
+from shared.patterns.byte_automaton import longest_text
+from shared.patterns.effort import LITTLE, MOST, Effort, Unfinished, limited
+from shared.patterns.parts import Compiled, FormPart, automaton_of
+from shared.run_in_process import run_in_process
+
+MAX_KNOWN = 16 << 20  # characters of the patterns of known forms
+MAX_MEMORY = 2 << 30  # bytes, of the addresses of a process
+OrCalls = Callable[[FormPart | None, list[str]], FormPart | str]  # adds calls of tools to a form, or to any text
+TOOLS = "tools"  # the field of a form that only calls of tools give
+
+
+@dataclass(frozen=True, slots=True)
+class TextForm:
+    """The texts that a client accepts: any, those of a pattern, or one of several labels."""
+
+    pattern: str = ""
+    labels: Sequence[str] = ()
+    max_bytes: int | None = None  # of a text of the pattern; None: no limit
+    left_out: Sequence[str] = ()  # parts of the schema that are never written: they cannot be, and need not be
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest text of the pattern with an end token, as a token has at least a byte; None: no limit."""
+        return None if self.max_bytes is None else self.max_bytes + 1
+
+
+class FormCompiler:
+    """The compiler of one gateway."""
+
+    def __init__(self) -> None:
+        self._small, self._large = Turns(), Turns()
+        self._known: OrderedDict[bytes, TextForm] = OrderedDict()
+        self._known_characters = 0
+
+    async def form_of(
+        self, forms: Sequence[Form], labels: Sequence[str], or_calls: OrCalls | None, calls: str = "", owner: str = ""
+    ) -> TextForm:
+        """A form whose pattern compiles. `labels`: the texts of a choice that is read in one step; empty: none.
+        `or_calls` adds calls of tools to a form or to any text; `calls` is the key of their tools; `owner` is the API
+        key.
+
+        Raises: BadInput naming the wrong field; RetryLater if the machine is too busy.
+        """
+        if not forms and or_calls is None:
+            return TextForm()
+        if len(forms) > 1:
+            names = ", ".join(form.field for form in forms)
+            raise BadInput(f"give one form of the text; given: {names}", forms[1].field)
+        if or_calls is None and labels:
+            return TextForm(labels=labels)
+        form = forms[0] if forms else None
+        known_as = blake2b(f"{form!r} {calls}".encode(errors="surrogatepass"), digest_size=16).digest()
+        if known_as in self._known:
+            self._known.move_to_end(known_as)
+            return self._known[known_as]
+        try:
+            async with self._small.turn(owner):
+                if known_as not in self._known:  # another request has the same form
+                    self._keep(known_as, await asyncio.to_thread(_text_form, form, or_calls, LITTLE))
+                return self._known[known_as]
+        except Unfinished:
+            pass
+        async with self._large.turn(owner):
+            if known_as not in self._known:
+                self._keep(known_as, await run_in_process(_large_text_form, form, or_calls))
+            return self._known[known_as]
+
+    def _keep(self, known_as: bytes, made: TextForm) -> None:
+        self._known[known_as] = made
+        self._known_characters += len(made.pattern)
+        while self._known_characters > MAX_KNOWN:
+            _, oldest = self._known.popitem(last=False)
+            self._known_characters -= len(oldest.pattern)
+
+
+def _large_text_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
+    """As `_text_form`, in a process of its own."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    try:
+        return _text_form(form, or_calls, MOST)
+    except MemoryError:
+        field = form.field if form is not None else TOOLS
+        raise BadInput(f"{field}: the form is too large: it takes too much memory to compile", field) from None
+
+
+def _text_form(form: Form | None, or_calls: OrCalls | None, effort: Effort) -> TextForm:
+    """Raises: Unfinished if it needs more effort; BadInput naming the wrong field."""
+    left_out: list[str] = []
+    field = form.field if form is not None else TOOLS
+    try:
+        with limited(effort):
+            made = form.make(left_out) if form is not None else None
+            if or_calls is not None:
+                made = or_calls(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
+            if not made:
+                return TextForm()
+            if isinstance(made, str):
+                _check_length(made, field)
+            compiled = compile_pattern(made) if isinstance(made, str) else automaton_of(made)
+    except BadInput as error:
+        if isinstance(error, Unfinished) and effort is not MOST:
+            raise
+        if error.field not in {None, "pattern", "grammar"}:
+            raise
+        raise BadInput(f"{field}: {error.message}", field) from None
+    except RecursionError:
+        raise BadInput(f"{field} is nested too deep", field) from None
+    pattern = made if isinstance(made, str) else compiled.written()
+    _check_length(pattern, field)
+    return TextForm(pattern, max_bytes=longest_text(compiled), left_out=left_out)
+
+
+def _check_length(pattern: str, field: str) -> None:
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)

@@ -1,0 +1,58 @@
+"""Owners have a resource in turn."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.api.turns import Turns
+
+
+async def order_of(owners: Sequence[str], leaving: frozenset[int] = frozenset()) -> list[str]:
+    """The order in which tasks of these owners have the resource, all of which wait at once, but for those that leave
+    before their turn."""
+    turns, order = Turns(), list[str]()
+    is_free = asyncio.Event()
+
+    async def first() -> None:
+        async with turns.turn("first"):
+            await is_free.wait()
+
+    async def task(owner: str) -> None:
+        async with turns.turn(owner):
+            order.append(owner)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(first())
+        waiting = [tasks.create_task(task(owner)) for owner in owners]
+        await asyncio.sleep(0)
+        for at in leaving:
+            waiting[at].cancel()
+        is_free.set()
+    return order
+
+
+def test_an_owner_with_many_tasks_delays_another_by_one() -> None:
+    assert asyncio.run(order_of("aaaabbc")) == list("abcabaa")
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.frozensets(st.integers(0, 11)))
+def test_each_task_that_stays_has_its_turn(owners: list[str], leaving: frozenset[int]) -> None:
+    leaving = frozenset(at for at in leaving if at < len(owners))
+    order = asyncio.run(order_of(owners, leaving))
+    assert sorted(order) == sorted(owner for at, owner in enumerate(owners) if at not in leaving)
+
+
+async def test_a_turn_that_is_granted_to_a_task_that_leaves_goes_to_the_next() -> None:
+    turns = Turns()
+    async with turns.turn("a"):
+        leaves = asyncio.create_task(turns.turn("b").__aenter__())
+        stays = asyncio.create_task(turns.turn("c").__aenter__())
+        await asyncio.sleep(0)
+    leaves.cancel()  # in the same step as the grant
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    async with asyncio.timeout(5):
+        await stays
