@@ -3,12 +3,12 @@
     python -m experiments.real_world_trace
 
 The trace is one day of BurstGPT's conversations compressed into two hours, with ShareGPT's lengths; the step is from a
-low to a high load. Each finished run is cached in build/paper, so the command can be stopped and restarted, or run in
-parts: `--studies`, `--systems`, `--seeds`. The seeds are of no other study: they guided no rule of the planner.
+low to a high load. The seeds are of no other study: they guided no rule of the planner.
 `experiments.policies` compares the policies on the trace.
 """
 
 import resource
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +18,12 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
-from experiments.paper.files import PROFILE, STEPS
-from experiments.paper.result_cache import cached
-from experiments.policies.arrivals import STEP_S, arrivals
-from experiments.report import RESULTS, environment_header, markdown_table
+from experiments.paper.files import PROFILE, QUICK, ROOT, STEPS
+from experiments.policies.arrivals import STEP_S, arrivals, first_requests
+from experiments.report import Report, markdown_table
 from experiments.standard_errors import mean_difference
+from experiments.stored_runs import read_runs, write_runs
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
@@ -36,6 +34,7 @@ from simulator.result import Records, summarize
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
 
+REPORT = Path("experiments/results/real_world_trace.md")  # below the directory of the output
 TRACE, STEP = "trace", "step"
 STUDIES = {"reconfigure": TRACE, "step": STEP}  # their workloads
 LOW_LOAD_S = {TRACE: 45 * 60.0, STEP: STEP_S}  # the paper's low-load period is the trace's first 45 minutes
@@ -43,12 +42,13 @@ SEEDS = (10, 11, 12, 13, 14)
 POLICIES: dict[str, PolicyName] = {"default policy": DEFAULT_POLICY, "DiLaServe": "paper"}
 RECONFIGURED = ", reconfigured"
 PEAK_RPS = 20.0
+QUICK_REQUESTS = 8
 MARGIN_STEPS = 0.0  # reserved before the deadline by the policy `paper`: none, as in the paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRun:
-    """One simulation, and its key in the result cache."""
+    """One simulation."""
 
     system: str
     seed: int
@@ -77,13 +77,10 @@ def runs(study: str, seed: int) -> list[TraceRun]:
     return static + [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
 
 
-def outcome(run: TraceRun) -> StudyResult:
-    """The result of a run, from the cache if it exists."""
-    return cached({"study": "real_world_trace", "run": run}, StudyResult, lambda: _simulate(run))
-
-
-def _simulate(run: TraceRun) -> StudyResult:
+def simulated(run: TraceRun, requests: int | None) -> StudyResult:
+    """Simulate the first requests of the workload; None: all."""
     arriving = arrivals(run.workload, PEAK_RPS, np.random.default_rng(run.seed), DATA)
+    arriving = first_requests(arriving, requests or len(arriving))
     scenario = Scenario(
         profile=read_profile(PROFILE),
         steps=read_steps(STEPS),
@@ -94,9 +91,7 @@ def _simulate(run: TraceRun) -> StudyResult:
         seed=run.seed,
     )
     start_s = time.process_time()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"{run.system}, seed {run.seed}", total=len(arriving))
-        records = simulate(scenario, arriving, lambda count: progress.advance(bar, count))
+    records = simulate(scenario, arriving)
     low = arriving.arrival_s < LOW_LOAD_S[run.workload]
     return StudyResult(
         result=summarize(records, arriving),
@@ -170,50 +165,41 @@ def _difference(static: Sequence[StudyResult], changed: Sequence[StudyResult]) -
     )
 
 
-def read_report(file: Path) -> dict[str, str]:
-    """The sections of the report by study; the text before the first has the key ''."""
-    first, *sections = (file.read_text("utf-8") if file.exists() else "# The real-world trace").split("\n## ")
-    return {"": first.strip()} | {name: text.strip() for name, _, text in (part.partition("\n") for part in sections)}
+def run(out: Path, *, quick: bool, seeds: Sequence[int] = SEEDS) -> None:
+    """Run the studies below the directory, from the finished runs in its build/paper, and write the report."""
+    progress = out / "build" / "paper" / "real_world_trace.json"
+    done = {} if quick else read_runs(progress, dict[str, StudyResult]) or {}
+    (out / REPORT).parent.mkdir(parents=True, exist_ok=True)
+    report = Report("Reconfiguration on 16 simulated GPUs")
+    for name in STUDIES:
+        found: dict[str, list[StudyResult]] = {}
+        for seed in seeds[: 1 if quick else None]:
+            for one in runs(name, seed):
+                key = f"{name}: {one.system}, seed {seed}"
+                if key not in done:
+                    done[key] = simulated(one, QUICK_REQUESTS if quick else None)
+                    write_runs(progress, done)
+                print(f"{key}: {100 * done[key].result['slo_attainment']:.2f} %", file=sys.stderr, flush=True)
+                found.setdefault(one.system, []).append(done[key])
+        report.add(f"## {name}", table(found), by_seed(found), cost_of_reconfiguration(found))
+        timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
+        write_figure(out / REPORT.with_name(picture(name)), draw_timelines(timelines))
+    report.write(out / REPORT)
 
 
-def write_report(file: Path, report: Mapping[str, str]) -> None:
-    """Write the sections in the order of the studies."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    parts = [f"## {name}\n\n{report[name]}" for name in STUDIES if name in report]
-    file.write_text("\n\n".join([report[""], *parts]) + "\n", encoding="utf-8")
+def picture(study: str) -> str:
+    """The name of the file of a study's timelines."""
+    return f"real_world_trace_{study}.png"
 
 
 def main(
     *,
     seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated.")] = ",".join(map(str, SEEDS)),
-    only: Annotated[str, typer.Option("--studies", help="Studies, comma-separated; default: all.")] = "",
-    systems: Annotated[str, typer.Option(help="Systems, separated by semicolons; default: all.")] = "",
-    out: Annotated[Path, typer.Option(help="Directory of the report and the plot.")] = RESULTS,
+    quick: Annotated[bool, typer.Option("--quick", help="Short runs in build/quick, to check the code.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write below this directory, not in the repository.")] = None,
 ) -> None:
-    """Run the studies, or read their cached runs, and update their sections of the report."""
-    write_studies(tuple(map(int, seeds.split(","))), only, systems, out)
-
-
-def write_studies(seeds: Sequence[int] = SEEDS, only: str = "", systems: str = "", out: Path = RESULTS) -> None:
-    """See `main`."""
-    file = out / "real_world_trace.md"
-    report = read_report(file)
-    for name in only.split(",") if only else STUDIES:
-        if name not in STUDIES:
-            raise typer.BadParameter(f"there is no study {name}; the studies are {', '.join(STUDIES)}")
-        found: dict[str, list[StudyResult]] = {}
-        for seed in seeds:
-            for run in runs(name, seed):
-                if not systems or run.system in systems.split(";"):
-                    found.setdefault(run.system, []).append(outcome(run))
-        if not found:
-            raise typer.BadParameter(f"the study {name} has none of the systems {systems}")
-        report[name] = f"{environment_header()}\n\n{table(found)}\n\n{by_seed(found)}\n{cost_of_reconfiguration(found)}"
-        print(f"{name}\n\n{report[name]}", flush=True)
-        write_report(file, report)
-        if not systems:
-            timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
-            write_figure(out / f"real_world_trace_{name}.png", draw_timelines(timelines))
+    """Run both studies, and write the report and the plots. Runs finished before, in build/paper, are not repeated."""
+    run(out or (QUICK if quick else ROOT), quick=quick, seeds=tuple(map(int, seeds.split(","))))
 
 
 if __name__ == "__main__":

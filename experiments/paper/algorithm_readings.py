@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, System
-from experiments.paper.study import Case, Comparison, Row, Study, gains, main
+from experiments.paper.study import Case, Comparison, Study, main
+from experiments.paper.tables import Row, gains
 
 READINGS: tuple[System, ...] = ("DiLaServe", "at assignment", "smallest SLO")
 RATES = (10, 13, 16, 19)

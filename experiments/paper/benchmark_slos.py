@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from experiments.paper.benchmark_rates import SYSTEMS, of_model
 from experiments.paper.plots import Panels
 from experiments.paper.runs import Model, SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, widest_gain
+from experiments.paper.study import Case, Comparison, Study, main
+from experiments.paper.tables import Row, number, widest_gain
 
 RATE: Mapping[Model, Mapping[str, float]] = {
     "LLaDA": {"gsm8k": 13, "mmlu-pro": 19, "mbpp": 15},

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick
+from experiments.paper.study import Case, Comparison, Study, main
+from experiments.paper.tables import Row, number, pick
 from services.scheduler.policies import MigrationPolicy
 
 PAPER = {4: 1.17, 8: 1.28, 12: 1.33, 16: 1.38}  # the table of migration granularity

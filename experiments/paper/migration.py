@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, System
-from experiments.paper.study import Case, Comparison, Row, Study, main, number, pick
+from experiments.paper.study import Case, Comparison, Study, main
+from experiments.paper.tables import Row, number, pick
 from services.scheduler.policies import MigrationPolicy
 
 PROMPT = 256

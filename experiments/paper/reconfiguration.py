@@ -7,8 +7,8 @@ import numpy as np
 
 from experiments.paper.files import PROFILE, STEPS
 from experiments.paper.plots import Panels
-from experiments.paper.result_cache import cached
-from experiments.paper.study import Comparison, Row, Study, main, number, pick
+from experiments.paper.study import Comparison, Study, main
+from experiments.paper.tables import Row, number, pick
 from services.reconfigurator.planning.plan import Placement, PlannedInstance
 from services.reconfigurator.planning.plan_input import plan_input
 from services.reconfigurator.planning.planner import make_plan
@@ -23,7 +23,7 @@ from simulator.workload import DAY, HOUR_S, ArrivalTrace, real_world_trace
 
 PEAKS = (5, 10, 20)
 WINDOWS = range(0, len(DAY), 2)  # every other one, because planning is slow
-QUICK_WINDOWS = 2
+QUICK_WINDOWS = 1
 NODES = (4, 4, 4, 4)
 DEFAULTS = ReconfiguratorSettings()
 PLANNING = PlanningSettings(DEFAULT_THRESHOLDS, DEFAULTS.tp_degrees, DEFAULTS.batch_sizes, DEFAULTS.rps_buffer)
@@ -35,7 +35,7 @@ def measure(quick: bool) -> list[Row]:
         arriving = real_world_trace(sharegpt_lengths(DATA), peak, np.random.default_rng(0))
         running: list[PlannedInstance] = []
         for window in WINDOWS[: QUICK_WINDOWS if quick else len(WINDOWS)]:
-            running = _next(arriving, peak, window, running)
+            running = _next(arriving, window, running)
             count = Counter(instance.tp for instance in running)
             label: Row = {"peak RPS": peak, "minute": (window + 1) * HOUR_S / 60}
             rows += [{**label, "TP degree": f"TP-{tp}", "instances": count[tp]} for tp in PLANNING.tp_degrees]
@@ -43,13 +43,8 @@ def measure(quick: bool) -> list[Row]:
     return rows
 
 
-def _next(arriving: ArrivalTrace, peak: float, window: int, running: list[PlannedInstance]) -> list[PlannedInstance]:
+def _next(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:
     """The instances after this window: its plan if that is accepted, else the running ones."""
-    key = {"study": "reconfiguration", "peak": peak, "window": window, "running": running}
-    return cached(key, list[PlannedInstance], lambda: _plan(arriving, window, running))
-
-
-def _plan(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> list[PlannedInstance]:
     profile, steps = read_profile(PROFILE), read_steps(STEPS)
     slo_s = SLO_MULTIPLE * unloaded_latency_s(arriving, profile, steps, caching=True)
     indices = np.flatnonzero(arriving.arrival_s // HOUR_S == window)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import nan
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from experiments.paper.files import DREAM_PROFILE, DREAM_STEPS, PROFILE, STEPS
-from experiments.paper.result_cache import cached
 from experiments.paper.variants import AT_ASSIGNMENT, AT_RANDOM, LLUMNIX_WITH_HYSTERESIS, SMALLEST_SLO, WITH_HYSTERESIS
 from experiments.policies.arrivals import arrivals, first_requests, with_mixed_slos
 from services.scheduler.policies import MigrationPolicy
@@ -25,6 +25,7 @@ from simulator.steps_table import read_steps
 from simulator.unloaded_latency import unloaded_latency_s
 from simulator.workload import ArrivalTrace, constant_rate_trace
 
+QUICK_REQUESTS = 8
 GSM8K_SHOTS = 5  # examples in the prompts of the data file
 SHAREGPT = "sharegpt"  # its lengths, at a constant rate
 SHOT_SHARE = 0.182  # share of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
@@ -79,11 +80,17 @@ class SimulationRun:
     seed: int = 0
 
 
+def shortened(run: SimulationRun) -> SimulationRun:
+    """A few requests at one low load, mostly without training a predictor: enough to check the code."""
+    trains = (run.model, run.benchmark) == ("LLaDA", "gsm8k") or run.predictor != "trained"
+    predictor = run.predictor if trains else "oracle"
+    return replace(run, requests=QUICK_REQUESTS, rps=1.0, slo_multiple=5.0, predictor=predictor)
+
+
+@cache
 def figures(run: SimulationRun) -> Mapping[str, float]:
     """The figures of a run, by column of the tables; NaN: the model has no such figure."""
-    named = replace(run, rps=float(run.rps), slo_multiple=float(run.slo_multiple))  # 5 is 5.0
-    found = cached(named, dict[str, float | None], lambda: _simulate(run))
-    return {name: nan if value is None else value for name, value in found.items()}
+    return {name: nan if value is None else value for name, value in _simulate(run).items()}
 
 
 def workload(run: SimulationRun) -> ArrivalTrace:

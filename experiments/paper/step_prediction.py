@@ -11,7 +11,8 @@ from statistics import mean
 from experiments.paper.benchmark_rates import RATES
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, System
-from experiments.paper.study import Case, Comparison, Row, Study, gains, main, pick, widest_gain
+from experiments.paper.study import Case, Comparison, Study, main
+from experiments.paper.tables import Row, gains, pick, widest_gain
 from simulator.scenario import PredictorName
 
 PREDICTORS: Mapping[str, PredictorName] = {"one-shot": "one-shot", "step predictor": "trained", "oracle": "oracle"}

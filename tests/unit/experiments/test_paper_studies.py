@@ -1,6 +1,5 @@
-"""The pure parts of the paper's studies: workloads, comparisons, tables, result cache."""
+"""The pure parts of the paper's studies: workloads, comparisons, tables."""
 
-import csv
 from math import isnan, nan
 from pathlib import Path
 
@@ -9,9 +8,9 @@ import pytest
 from experiments.paper import controller, introduction, migration, reconfiguration
 from experiments.paper.benchmark_rates import MODELS
 from experiments.paper.plots import Panels
-from experiments.paper.result_cache import cached
 from experiments.paper.runs import SimulationRun, figures, run_lengths, workload
-from experiments.paper.study import Row, Study, gains, make, markdown, widest_gain
+from experiments.paper.study import Study, simulate_cases
+from experiments.paper.tables import Row, gains, markdown, read_table, widest_gain, write_table
 
 
 def row(system: str, rps: float, attainment: float, accuracy: float) -> Row:
@@ -32,8 +31,7 @@ def test_a_model_without_accuracies_has_gains_in_attainment_alone() -> None:
     assert markdown(rows).count("| - |") == 2
 
 
-def test_dream_takes_more_steps_than_llada_and_has_no_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.paper.runs.cached", lambda _key, _kind, compute: compute())
+def test_dream_takes_more_steps_than_llada_and_has_no_accuracy() -> None:
     llada, dream = (figures(SimulationRun(system="INFaaS", model=model, rps=2, requests=40)) for model in MODELS)
     assert dream["mean steps"] > 1.5 * llada["mean steps"]
     assert not isnan(llada["accuracy, %"])
@@ -54,16 +52,14 @@ def test_fewer_examples_make_shorter_prompts_and_outputs_are_as_given() -> None:
     assert set(run_lengths(SimulationRun(rps=1, prompt_tokens=256)).prompt_tokens.tolist()) == {256}
 
 
-def test_a_cached_result_is_not_computed_again(tmp_path: Path) -> None:
-    computed = []
-
-    def compute() -> dict[str, float]:
-        computed.append(1)
-        return {"a": 0.5}
-
-    for key in ({"x": 1}, {"x": 1}, {"x": 2}):
-        assert cached(key, dict[str, float], compute, tmp_path) == {"a": 0.5}
-    assert len(computed) == 2
+def test_runs_that_are_finished_are_not_repeated(tmp_path: Path) -> None:
+    cases = [({"system": "DiLaServe", "RPS": rps}, SimulationRun(rps=rps, requests=8)) for rps in (1, 2)]
+    progress = tmp_path / "runs.csv"
+    write_table(progress, [{**cases[0][0], **dict.fromkeys(figures(cases[1][1]), 12.0)}])
+    first, second = simulate_cases(cases, progress, quick=False)
+    assert first["SLO attainment, %"] == 12
+    assert second["SLO attainment, %"] == 100
+    assert read_table(progress) == [first, second]
 
 
 def test_a_study_writes_its_table_and_plot_and_reports_both(tmp_path: Path) -> None:
@@ -77,12 +73,13 @@ def test_a_study_writes_its_table_and_plot_and_reports_both(tmp_path: Path) -> N
         verdict="reproduced",
         remarks="None.",
     )
-    section = make(study, tmp_path, quick=False)
+    study.run(tmp_path, quick=False)
+    section = study.section(tmp_path)
     assert "| gain | +56.6 points | +55.0 points" in section
     assert markdown(ROWS) in section
     assert (tmp_path / "docs" / "paper" / "small.png").read_bytes().startswith(b"\x89PNG")
-    with (tmp_path / "experiments" / "results" / "paper" / "small.csv").open(newline="") as file:
-        assert [float(read["SLO attainment, %"]) for read in csv.DictReader(file)] == [99, 95, 98, 40]
+    stored = read_table(tmp_path / "experiments" / "results" / "paper" / "small.csv")
+    assert [read["SLO attainment, %"] for read in stored] == [99, 95, 98, 40]
 
 
 def test_configurations_have_one_row_per_minute() -> None:

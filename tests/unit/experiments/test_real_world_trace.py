@@ -1,7 +1,5 @@
 """The report of the real-world trace, from handmade results."""
 
-from pathlib import Path
-
 import pytest
 
 from experiments.real_world_trace import (
@@ -11,10 +9,8 @@ from experiments.real_world_trace import (
     by_seed,
     cost_of_reconfiguration,
     figures,
-    read_report,
     runs,
     table,
-    write_report,
 )
 
 
@@ -58,14 +54,3 @@ def test_the_cost_of_reconfiguration_is_that_of_the_same_runs() -> None:
     assert "by +0.00 ± 1.00 points" in first
     assert "20.0 % faster" in first
     assert "+0.00 ± 0.00 points" in second
-
-
-def test_the_sections_of_other_studies_stay(tmp_path: Path) -> None:
-    file = tmp_path / "report.md"
-    file.write_text("# Title\n\nSome words.\n\n## step\n\nold\n\n| a |\n\n## reconfigure\n\nold\n")
-    write_report(file, read_report(file) | {"reconfigure": "new"})
-    assert file.read_text() == "# Title\n\nSome words.\n\n## reconfigure\n\nnew\n\n## step\n\nold\n\n| a |\n"
-
-
-def test_a_new_report_has_a_title(tmp_path: Path) -> None:
-    assert read_report(tmp_path / "none.md") == {"": "# The real-world trace"}
