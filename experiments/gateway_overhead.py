@@ -4,8 +4,7 @@ python -m experiments.gateway_overhead --concurrency 1,32,256
 
 The load is a closed loop of N connections. If N exceeds the batch of one iteration, a request also waits for iterations
 of other requests; that wait counts as overhead here. Overhead is given up to the time at which the bus stored the
-outcome, and up to the reply's last byte. Time to first committed text is measured on streams, one at a time. For
-comparison the report has the time of a bare switch between two processes on this machine.
+outcome, and up to the reply's last byte. Time to first committed text is measured on streams, one at a time.
 """
 
 import asyncio
@@ -23,7 +22,6 @@ import typer
 from dilaserve.load.workload import LoadRequest
 from experiments.live_cluster import chat_body, connected, held_out_requests, live_cluster
 from experiments.report import RESULTS, Report
-from experiments.switch_cost import switch_ms
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 
 TARGET_MS = 5.0  # for the median overhead of a request that is alone on the cluster
@@ -164,8 +162,7 @@ def main(
 ) -> None:
     """Start a cluster, measure, and print the table."""
     rows = held_out_requests()
-    switch = f"A bare switch between two processes, the receiver asleep, p50: {switch_ms():.3f} ms."
-    report, verdict = Report("Gateway overhead", switch), ""
+    report, verdict = Report("Gateway overhead"), ""
     report.add_columns(*COLUMNS)
     with live_cluster("--instances", instances, "--policy", policy) as cluster:
         asyncio.run(closed_loop(cluster.url, rows, 1, WARM_UP))

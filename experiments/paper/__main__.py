@@ -20,7 +20,6 @@ STUDIES = (
     "benchmark_rates",
     "benchmark_slos",
     "controller",
-    "algorithm_readings",
     "lengths",
     "step_prediction",
     "prediction_error",

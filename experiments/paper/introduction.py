@@ -30,9 +30,9 @@ HIGH_TP, LOW_TP = "2x4", "8x1"
 
 
 def measure(quick: bool) -> list[Row]:
-    problems, each = (QUICK_PROBLEMS, slice(None, None, 2)) if quick else (PROBLEMS, slice(None))
-    rows = [_answers(FIXED, "one threshold", threshold, 0.0, problems) for threshold in THRESHOLDS[each]]
-    rows += [_answers(MIXED, f"share of steps at {LOW}", HIGH, share, problems) for share in LOW_SHARES[each]]
+    problems, each = (QUICK_PROBLEMS, 2) if quick else (PROBLEMS, 1)
+    rows = [_answers(FIXED, "one threshold", threshold, 0.0, problems) for threshold in THRESHOLDS[::each]]
+    rows += [_answers(MIXED, f"share of steps at {LOW}", HIGH, share, problems) for share in LOW_SHARES[::each]]
     for cluster in (HIGH_TP, LOW_TP):
         for rps in RATES:
             run = SimulationRun(system="INFaaS", cluster=cluster, rps=rps)

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from experiments.paper.files import DREAM_PROFILE, DREAM_STEPS, PROFILE, STEPS
-from experiments.paper.variants import AT_ASSIGNMENT, AT_RANDOM, LLUMNIX_WITH_HYSTERESIS, SMALLEST_SLO, WITH_HYSTERESIS
-from experiments.policies.arrivals import arrivals, first_requests, with_mixed_slos
+from experiments.paper.variants import AT_RANDOM, LLUMNIX_WITH_HYSTERESIS, WITH_HYSTERESIS
+from experiments.policies.arrivals import arrivals, first_requests
 from services.scheduler.policies import MigrationPolicy
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
@@ -31,23 +31,13 @@ SHAREGPT = "sharegpt"  # its lengths, at a constant rate
 SHOT_SHARE = 0.182  # share of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
 
 System = Literal[
-    "DiLaServe",
-    "default policy",
-    "Llumnix",
-    "INFaaS",
-    "at assignment",
-    "smallest SLO",
-    "with hysteresis",
-    "Llumnix with hysteresis",
-    "at random",
+    "DiLaServe", "default policy", "Llumnix", "INFaaS", "with hysteresis", "Llumnix with hysteresis", "at random"
 ]
 # The paper's three, which the studies compare
 POLICY: Mapping[System, PolicyName] = {"DiLaServe": "paper", "Llumnix": "llumnix", "INFaaS": "infaas"}
 POLICIES: Mapping[System, PolicyName] = {
     **POLICY,
     "default policy": DEFAULT_POLICY,
-    "at assignment": AT_ASSIGNMENT,
-    "smallest SLO": SMALLEST_SLO,
     "with hysteresis": WITH_HYSTERESIS,
     "Llumnix with hysteresis": LLUMNIX_WITH_HYSTERESIS,
     "at random": AT_RANDOM,
@@ -76,7 +66,6 @@ class SimulationRun:
     predictor: PredictorName = "trained"
     moves: MigrationPolicy | None = None  # None: the policy's own
     slo_multiple: float = 5.0  # SLO over the mean latency of a request alone on a TP-1 instance
-    mixed_slos: bool = False  # half of the requests with a tight SLO, half with a loose one
     seed: int = 0
 
 
@@ -102,9 +91,7 @@ def workload(run: SimulationRun) -> ArrivalTrace:
         arriving = constant_rate_trace(lengths, run.rps, random, copies)
     else:
         arriving = arrivals(run.benchmark, run.rps, random, DATA)
-    if run.requests is not None:
-        arriving = first_requests(arriving, run.requests)
-    return with_mixed_slos(arriving, random) if run.mixed_slos else arriving
+    return arriving if run.requests is None else first_requests(arriving, run.requests)
 
 
 def run_lengths(run: SimulationRun) -> Lengths:

@@ -68,7 +68,7 @@ class Study:
 
 
 def simulate_cases(cases: Sequence[Case], progress: Path, *, quick: bool) -> list[Row]:
-    """One row per case, with a line of progress for each. Rows are kept in a file, from which a later call goes on."""
+    """One row per case, with a line of progress for each. Rows are kept in a file, which a later call continues."""
     rows = [] if quick else read_table(progress)
     for labels, run in cases[len(rows) :]:
         rows.append(rounded({**labels, **figures(shortened(run) if quick else run)}))

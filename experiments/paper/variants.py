@@ -1,6 +1,6 @@
 """Other readings of the paper's algorithms, as policies; importing the module registers them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -8,49 +8,13 @@ from services.scheduler.algorithms.placement import place_first_come, step_laten
 from services.scheduler.policies.fixed import LlumnixPolicy
 from services.scheduler.policies.paper import PaperPolicy
 from services.scheduler.registry import POLICIES, PolicyEntry
-from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Float64, Int64
 
-AT_ASSIGNMENT, SMALLEST_SLO, WITH_HYSTERESIS = "paper-at-assignment", "paper-smallest-slo", "paper-with-hysteresis"
-LLUMNIX_WITH_HYSTERESIS, AT_RANDOM = "llumnix-with-hysteresis", "paper-at-random"
+WITH_HYSTERESIS, AT_RANDOM = "paper-with-hysteresis", "paper-at-random"
+LLUMNIX_WITH_HYSTERESIS = "llumnix-with-hysteresis"
 MIN_GAIN = 0.1  # share of the cost on its own instance, below which a request stays
-
-
-@dataclass(slots=True, kw_only=True)
-class AtAssignment(PaperPolicy):
-    """Algorithm 3 by its text: a request's threshold changes only when it is assigned or migrated."""
-
-    _ticket: Int64 = field(
-        init=False, default_factory=lambda: np.zeros(0, dtype=np.int64)
-    )  # the request that a row had
-    _instance: Int64 = field(init=False, default_factory=lambda: np.zeros(0, dtype=np.int64))
-    _threshold: Float64 = field(init=False, default_factory=lambda: np.zeros(0))
-
-    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
-        choice = super(AtAssignment, self).choose(rows, table, fleet, now_s)
-        self._grow(table.capacity)
-        stays = (self._ticket[rows] == table.ticket[rows]) & (self._instance[rows] == table.instance[rows])
-        thresholds = np.where(stays, self._threshold[rows], choice.thresholds)
-        self._ticket[rows], self._instance[rows] = table.ticket[rows], table.instance[rows]
-        self._threshold[rows] = thresholds
-        return replace(choice, thresholds=thresholds)
-
-    def _grow(self, capacity: int) -> None:
-        added = capacity - len(self._ticket)
-        if added > 0:
-            self._ticket = np.append(self._ticket, np.zeros(added, dtype=np.int64))
-            self._instance = np.append(self._instance, np.full(added, NOWHERE))
-            self._threshold = np.append(self._threshold, np.zeros(added))
-
-
-@dataclass(slots=True, kw_only=True)
-class SmallestSlo(PaperPolicy):
-    """Load control over the smallest SLO of the active requests, not their mean."""
-
-    def window_s(self, slo_s: Float64) -> float:
-        return float(slo_s.min())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,12 +49,7 @@ class LlumnixWithHysteresis(LlumnixPolicy):
         return place_first_come(rows, table, fleet, token_load, MIN_GAIN)
 
 
-VARIANTS: dict[str, type[PaperPolicy]] = {
-    AT_ASSIGNMENT: AtAssignment,
-    SMALLEST_SLO: SmallestSlo,
-    WITH_HYSTERESIS: WithHysteresis,
-    AT_RANDOM: AtRandom,
-}
+VARIANTS: dict[str, type[PaperPolicy]] = {WITH_HYSTERESIS: WithHysteresis, AT_RANDOM: AtRandom}
 POLICIES[LLUMNIX_WITH_HYSTERESIS] = PolicyEntry(policy=f"{__name__}:LlumnixWithHysteresis", one_threshold=True)
 for name, policy in VARIANTS.items():
     POLICIES[name] = PolicyEntry(
