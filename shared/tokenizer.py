@@ -1,5 +1,6 @@
 """The tokenizer and the chat template of the served model. Needs no torch."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,25 +68,31 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         opens_reply: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> Int32:
         """As `encode_chat`, of turns and tools as chat templates read them. `opens_reply`: whether the beginning of the
-        model's reply follows."""
+        model's reply follows. `options`: further variables; those that the template does not read have no effect."""
         if not any(turn["content"].strip() or turn.get("tool_calls") for turn in turns):
             raise BadInput(f"{field} must have some text", field=field)
         if not self._tokenizer.chat_template:
             raise BadInput("the model has no chat template; use /v1/completions", field)
         control = self._control
+        read = {name: value for name, value in (options or {}).items() if self.template_reads(name)}
         if control is not None:
-            turns, tools = [control.plain_turn(turn) for turn in turns], control.plain(tools)
+            turns, tools, read = [control.plain_turn(turn) for turn in turns], control.plain(tools), control.plain(read)
         try:
             rendered = self._tokenizer.apply_chat_template(
-                list(turns), tools=list(tools) or None, add_generation_prompt=opens_reply, tokenize=False
+                list(turns), tools=list(tools) or None, add_generation_prompt=opens_reply, tokenize=False, **read
             )
         except Exception as error:  # a template is a program of the model and can raise anything
             reason = str(error).replace(BREAK, "")
             raise BadInput(f"the model's chat template refuses these messages: {reason}", field) from None
         is_broken = control is not None and (control.may_hide or BREAK in rendered)
         return self.check_ids(self._encode(rendered, field, control if is_broken else None), field)
+
+    def template_reads(self, option: str) -> bool:
+        """Whether the chat template has a variable of this name."""
+        return re.search(rf"\b{re.escape(option)}\b", self.tool_template) is not None
 
     def _encode(self, text: str, field: str, control: ControlTokens | None = None) -> list[int]:
         """`control`: has broken the control tokens of the text.

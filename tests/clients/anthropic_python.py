@@ -68,9 +68,8 @@ def test_errors() -> None:
     with pytest.raises(anthropic.NotFoundError) as unknown:
         client.messages.create(model="other", max_tokens=8, messages=MESSAGES)
     assert unknown.value.body["error"]["type"] == "not_found_error"
-    thinking = {"type": "enabled", "budget_tokens": 1024}
-    with pytest.raises(anthropic.BadRequestError, match="thinking"):
-        client.messages.create(model="demo-block", max_tokens=2048, messages=MESSAGES, thinking=thinking)
+    with pytest.raises(anthropic.BadRequestError, match="top_p"):
+        client.messages.create(model="demo-block", max_tokens=8, messages=MESSAGES, top_p=2)
 
 
 def test_tools() -> None:

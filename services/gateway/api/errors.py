@@ -20,6 +20,12 @@ from shared.errors import BadInput, RetryLater, StorageFull, TooLong
 
 log = structlog.get_logger(__name__)
 
+# By the beginning of a path of another server's API, what to use instead
+UNSUPPORTED: Mapping[str, str] = {
+    "/v1/embeddings": "the served model gives no embeddings",
+    "/v1/messages/batches": "Anthropic's batches are not supported; send a file of chats to /v1/files, then its id to "
+    "/v1/batches, as OpenAI's batch API has it",
+}
 RETRY_AFTER_S = 2  # Retry-After of a 503, and of a 429 because the gateway is full
 
 
@@ -70,6 +76,9 @@ def install_error_handlers(app: FastAPI, forms: Mapping[str, Callable[[ApiError]
 def _no_route(request: Request, error: HTTPException) -> ApiError:
     """The reply to a path or a method that no route has."""
     path = request.url.path[:MAX_NAME_LENGTH]
+    for beginning, message in UNSUPPORTED.items():
+        if path.startswith(beginning):
+            return ApiError(404, message, code="unsupported_endpoint")
     if error.status_code != 405:
         message = f"the path {path!r} does not exist; GET /openapi.json lists the paths"
         return ApiError(404, message, code="not_found")

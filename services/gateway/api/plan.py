@@ -48,6 +48,7 @@ class WantedCompletion:
     template: str | None = None  # the text, with holes
     alternatives: int | None = None  # of each token, with its log-probability; None: no log-probabilities
     canvas: bool = False
+    left_out: Sequence[str] = ()  # fields without effect on this model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class BodyPlan:
     replies: WriteReplies
     choices_field: str  # asks for several choices
     form_field: str  # gives the form of the text
-    left_out: Sequence[str] = ()  # parts of the form's schema that are never written
+    left_out: Sequence[str] = ()  # fields without effect on this model, and parts of a schema that are never written
     adjusted: Mapping[str, str] = field(default_factory=dict)  # the header that names a limit above the model's room
     keep: Keep | None = None
 
@@ -95,7 +96,7 @@ class BodyPlanner:
         seed = wanted.passed.get("seed")
         seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
         requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
-        fixed |= {"left_out": form.left_out, "adjusted": _adjusted(wanted, requests)}
+        fixed |= {"left_out": [*wanted.left_out, *form.left_out], "adjusted": _adjusted(wanted, requests)}
         return BodyPlan(requests=requests, form_field=form_field, **fixed)
 
     async def _form(self, wanted: WantedCompletion) -> TextForm:

@@ -1,10 +1,10 @@
 """The prompts of requests, and their tokens."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from services.gateway.api.tool_calls.call_syntax import Turn
 from shared.arrays import Int32
@@ -21,6 +21,7 @@ class Chat:
     turns: Sequence[Turn]
     tools: Sequence[Turn] = ()
     opens_reply: bool = True  # whether the beginning of the model's reply follows
+    options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
 
     @property
     def length(self) -> int:
@@ -31,14 +32,15 @@ class Chat:
 Prompt = str | Sequence[int] | Chat  # a text, tokens, or a conversation
 
 
-async def encode_prompt(prompt: Prompt, text: TextModel, field: str) -> Int32:
-    """The tokens of a prompt. Raises: BadInput for `field`."""
+async def encode_prompt(prompt: Prompt, text: TextModel, name: str) -> Int32:
+    """The tokens of a prompt. Raises: BadInput for the field `name`."""
     if isinstance(prompt, Chat):
-        encode = partial(text.encode_turns, prompt.turns, field, prompt.tools, opens_reply=prompt.opens_reply)
+        encode = partial(text.encode_turns, prompt.turns, name, prompt.tools)
+        encode = partial(encode, opens_reply=prompt.opens_reply, options=prompt.options)
         return await unblocked(encode, prompt.length)
     if isinstance(prompt, str):
-        return await unblocked(partial(text.encode_prompt, prompt, field), len(prompt))
-    return text.check_ids(prompt, field)
+        return await unblocked(partial(text.encode_prompt, prompt, name), len(prompt))
+    return text.check_ids(prompt, name)
 
 
 async def unblocked(work: Callable[[], T], length: int) -> T:

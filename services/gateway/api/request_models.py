@@ -1,14 +1,20 @@
-"""The bodies that clients send.
+"""The bodies that clients send. For fields that they do not declare see other_fields.py.
 
-A field of OpenAI that is not supported is declared with the values that have no effect; any other value is refused by
-name.
 Lists fail at their first wrong item, as reporting a hundred thousand would block the event loop.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import AliasChoices, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
@@ -16,16 +22,19 @@ from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
-from services.gateway.api.text_forms import Form, vllm_forms
+from services.gateway.api.text_forms import Form, form_of
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import NamedTool, ToolCall, ToolChoice, Tools, check_choice
-from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
-from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS, Request
+from services.gateway.api.tool_calls.models import Choice, NamedTool, ToolCall, ToolChoice, Tools, WithTools
+from services.gateway.api.tool_calls.use import ToolUse, call, turn
+from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_OUTPUT_TOKENS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS, Request
 
 MAX_SLO_MS = 24 * 3600 * 1000
+MAX_STOPS = 64
 MAX_STOP_LENGTH = 1000  # characters
 MAX_CHOICES = 128  # of one body: prompts times `n`
 MAX_GRAMMAR_LENGTH = 100_000  # characters
+# Variables of chat templates that are not options
+OF_CONVERSATION = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
 MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
@@ -33,6 +42,10 @@ SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 BlockLength = Annotated[int, Field(ge=1, le=MAX_BLOCK_LENGTH)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)]
+# -1: as many as the model has room for
+NO_LIMIT = BeforeValidator(lambda limit: MAX_OUTPUT_TOKENS if type(limit) is int and limit == -1 else limit)
+MaxTokens = Annotated[int, Field(ge=1), NO_LIMIT]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1000, fail_fast=True)]
 Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]
 MetadataKey = Annotated[str, Field(max_length=64)]
@@ -45,6 +58,17 @@ class ContentPart(Lenient):
 
 class TextPart(ContentPart):
     type: Literal["text"]
+
+
+def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Raises: PydanticCustomError for a variable of the chat template that other fields give."""
+    given = next((name for name in options if name in OF_CONVERSATION), None)
+    if given is not None:
+        raise unsupported(f"must not have {given!r}, which the request's other fields give")
+    return options
+
+
+TemplateOptions = Annotated[dict[str, Any], AfterValidator(check_template_options)]
 
 
 def check_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
@@ -88,7 +112,7 @@ def _prompt(prompt: Any) -> Any:
 
 STRING_AS_LIST = BeforeValidator(
     lambda stop: [stop] if isinstance(stop, str) else stop,
-    json_schema_input_type=str | Annotated[list[str], Field(max_length=4)],
+    json_schema_input_type=str | Annotated[list[str], Field(max_length=MAX_STOPS)],
 )
 
 
@@ -99,9 +123,6 @@ class Message(Lenient):
     content: TextOrParts | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
 
     @model_validator(mode="after")
     def _require_content(self) -> Self:
@@ -120,7 +141,6 @@ class Message(Lenient):
 class StreamOptions(Lenient):
     include_usage: bool = False
     continuous_usage_stats: bool = False  # vLLM's: the usage so far in every chunk with text
-    include_obfuscation: Literal[False] = False
 
 
 class SchemaFormat(Lenient):
@@ -131,16 +151,30 @@ class SchemaFormat(Lenient):
 
 
 class ResponseFormat(Lenient):
-    """The form of the text; text_forms.py makes a pattern of it."""
+    """The form of the text; text_forms.py makes a pattern of it. A schema may be at OpenAI's place, at `schema`, as
+    llama.cpp, Together and Fireworks have it, or at TGI's `value`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: SchemaFormat | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    value: dict[str, Any] | None = None
+
+    def forms(self) -> list[Form]:
+        """The forms of the text; empty: any text."""
+        own = self.json_schema.schema_ if self.json_schema is not None else None
+        places = {"json_schema.schema": own, "schema": self.schema_, "value": self.value}
+        found = [form_of(f"response_format.{name}", value) for name, value in places.items() if value is not None]
+        return found or ([Form("response_format", "object")] if self.type == "json_object" else [])
 
     @model_validator(mode="after")
     def _require_schema(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            text = "json_schema is required with type json_schema, and only allowed there"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": "json_schema", "text": text})
+        others = [name for name in ("schema_", "value") if getattr(self, name) is not None]
+        if self.type == "json_schema" and self.json_schema is None and not others:
+            raise wrong_field("json_schema", "is required with type json_schema")
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise wrong_field("json_schema", "is only allowed with type json_schema")
+        if self.type == "text" and others:
+            raise wrong_field(others[0].removesuffix("_"), "is not allowed with type text")
         return self
 
 
@@ -150,7 +184,6 @@ class StructuredOutputs(Lenient):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "structural_tag": (),
         "whitespace_pattern": (),
-        "json_object": (False,),
         "disable_any_whitespace": (False,),
         "disable_additional_properties": (False,),
     }
@@ -159,6 +192,19 @@ class StructuredOutputs(Lenient):
     regex: str | None = None
     choice: Choices | None = None
     grammar: Grammar | None = None
+    json_object: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The forms with a value, by their names."""
+        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        return given | {"json_object": self.json_object or None}
+
+
+# Of vLLM under its older names, of SGLang and of llama.cpp
+FORM_FIELDS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("json_schema", "regex", "ebnf", "grammar"),
+)
 
 
 class TextForms(Lenient):
@@ -170,20 +216,19 @@ class TextForms(Lenient):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: Grammar | None = None
+    json_schema: str | dict[str, Any] | None = None  # names of SGLang and llama.cpp
+    regex: str | None = None
+    ebnf: Grammar | None = None
+    grammar: Grammar | None = None
 
     def forms(self) -> list[Form]:
         """The given forms."""
-        wanted, structured = self.response_format, self.structured_outputs
-        found = list[Form]()
-        if wanted is not None and wanted.json_schema is not None:
-            found.append(Form("response_format.json_schema.schema", "schema", wanted.json_schema.schema_))
-        elif wanted is not None and wanted.type == "json_object":
-            found.append(Form("response_format", "object"))
+        found = self.response_format.forms() if self.response_format is not None else []
+        given = {name: getattr(self, name) for name in FORM_FIELDS}
+        structured = self.structured_outputs
         if structured is not None:
-            own = structured.json_, structured.regex, structured.choice, structured.grammar
-            found += vllm_forms(*own, "structured_outputs.")
-        guided = self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
-        return [*found, *vllm_forms(*guided, "guided_")]
+            given |= {f"structured_outputs.{name}": value for name, value in structured.given().items()}
+        return [*found, *(form_of(name, value) for name, value in given.items() if value is not None)]
 
     def labels(self) -> list[str]:
         """The texts of a choice, without repetitions; empty if the form is another one."""
@@ -198,7 +243,10 @@ class ServedBody(Lenient):
     model: str
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    # `random_seed` is Mistral's name
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63, validation_alias=AliasChoices("seed", "random_seed"))] = (
+        None
+    )
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     user: str | None = None
     service_tier: str | None = None  # names an SLO and a priority: serving_fields.py
@@ -211,11 +259,15 @@ class ServedBody(Lenient):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
 
-    # DiLaServe's own
+    # DiLaServe's own; two have other names in diffusion models' own code
     slo_ms: SloMs | None = None
     priority: Priority | None = None
-    min_threshold: Threshold | None = None
-    edit_threshold: Threshold | None = None
+    min_threshold: Annotated[Threshold | None, Field(validation_alias=AliasChoices("min_threshold", "threshold"))] = (
+        None
+    )
+    edit_threshold: Annotated[
+        Threshold | None, Field(validation_alias=AliasChoices("edit_threshold", "editing_threshold"))
+    ] = None
     block_length: BlockLength | None = None
 
     @property
@@ -241,18 +293,14 @@ class CompletionBody(ServedBody, TextForms):
 
     prompt_field: ClassVar[str] = "prompt"
 
-    max_tokens: Annotated[int, Field(ge=1)] | None = None  # more than the model has room for is cut to it
+    # More than the model has room for is cut to it; `gen_length` is the name in diffusion models' own code
+    max_tokens: Annotated[MaxTokens | None, Field(validation_alias=AliasChoices("max_tokens", "gen_length"))] = None
     stream_options: StreamOptions | None = None
-    stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), STRING_AS_LIST] | None = None
+    stop: Annotated[StopStrings, STRING_AS_LIST] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
     reasoning_effort: str | None = None
     canvas: bool | None = None  # DiLaServe's: whether the stream also has each step's tokens and guesses
     template: str | None = None  # DiLaServe's: the text, in which <mask:N> is a hole of N tokens
-
-    # Accepted only with values that have no effect
-    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
     @property
     def effort(self) -> tuple[str, str | None]:
@@ -273,8 +321,8 @@ class CompletionBody(ServedBody, TextForms):
         """The number of the most probable tokens that the reply has at each position; None: no log-probabilities."""
         return None
 
-    def wanted(self, prompts: Sequence[Prompt], tools: ToolUse) -> WantedCompletion:
-        """The wishes of this body."""
+    def wanted(self, prompts: Sequence[Prompt], tools: ToolUse, left_out: Sequence[str] = ()) -> WantedCompletion:
+        """The wishes of this body. `left_out`: fields without effect on this model."""
         return WantedCompletion(
             prompts=prompts,
             prompt_field=self.prompt_field,
@@ -289,6 +337,7 @@ class CompletionBody(ServedBody, TextForms):
             template=self.template,
             alternatives=self.alternatives,
             canvas=bool(self.canvas),
+            left_out=left_out,
         )
 
     def replies(
@@ -328,22 +377,14 @@ class CompletionBody(ServedBody, TextForms):
         return value
 
 
-def usable(tools: Tools | None) -> list[UsableTool]:
-    """The tools of a chat."""
-    functions = [tool.function for tool in tools or ()]
-    return [
-        UsableTool(f"tools[{at}].function.parameters", each.name, each.description, each.parameters, each.strict)
-        for at, each in enumerate(functions)
-    ]
-
-
-class ChatBody(CompletionBody):
+class ChatBody(CompletionBody, WithTools):
     """POST /v1/chat/completions."""
 
     prompt_field: ClassVar[str] = "messages"
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: MaxTokens | None = None
+    chat_template_kwargs: TemplateOptions | None = None
 
     logprobs: bool | None = None  # of each token of the text
     # With `logprobs`: the number of alternatives to each token
@@ -353,39 +394,32 @@ class ChatBody(CompletionBody):
     tool_choice: ToolChoice | None = None  # None: auto
     parallel_tool_calls: bool | None = None  # false: at most one call
 
-    functions: Annotated[list[Any], Field(max_length=0)] | None = None
-    function_call: Literal["none", "auto"] | None = None
-    audio: None = None
-    modalities: list[Literal["text"]] | None = None
-
     @property
     def alternatives(self) -> int | None:
         return self.top_logprobs or 0 if self.logprobs else None
 
     async def plan(self, planner: BodyPlanner) -> BodyPlan:
-        tools = ToolUse.of(planner.syntax, usable(self.tools), *self._choice(), self.parallel_tool_calls)
-        wanted = self.wanted([tools.chat([message.turn() for message in self.messages])], tools)
+        tools, options = self.tool_use(planner.syntax), self.chat_template_kwargs or {}
+        unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
+        prompt = tools.chat([message.turn() for message in self.messages], options=options)
+        wanted = self.wanted([prompt], tools, unread)
 
         def replies(request_id: str, created_s: float) -> CompletionReplies:
             return self.replies(planner, ChatFormat(tools, request_id), [""] * wanted.n, request_id, created_s)
 
         return await planner.plan(wanted, replies)
 
-    def _choice(self) -> tuple[str | None, str | None]:
-        """As the arguments of `ToolUse.of`."""
-        choice = self.tool_choice
-        return (None, choice.function.name) if isinstance(choice, NamedTool) else (choice, None)
+    @property
+    def choice(self) -> Choice:
+        chosen = self.tool_choice
+        mode, named = (None, chosen.function.name) if isinstance(chosen, NamedTool) else (chosen, None)
+        return Choice(mode, named, self.parallel_tool_calls)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             text = "top_logprobs is only allowed with logprobs: true"
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
-        return self
-
-    @model_validator(mode="after")
-    def _check_tools(self) -> Self:
-        check_choice([tool.function.name for tool in self.tools or ()], *self._choice())
         return self
 
     @property
@@ -406,10 +440,12 @@ class TextBody(CompletionBody):
         BeforeValidator(_prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
     ]
 
-    max_tokens: Annotated[int, Field(ge=0)] | None = None  # 0: only with `echo`; the prompt alone comes back
+    # 0: only with `echo`; the prompt alone comes back
+    max_tokens: Annotated[
+        Annotated[int, Field(ge=0), NO_LIMIT] | None, Field(validation_alias=AliasChoices("max_tokens", "gen_length"))
+    ] = None
     echo: bool | None = None  # the prompt's text before the completion
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # of each token; alternatives of each
-    best_of: Literal[1] | None = None
     suffix: str | None = None  # the text after the completion, which then has at most `max_tokens`
 
     def _prompts(self) -> list[Prompt]:
@@ -469,6 +505,3 @@ class FimBody(TextBody):
 
     prompt: str
     template: None = None
-    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63, validation_alias=AliasChoices("seed", "random_seed"))] = (
-        None  # `random_seed` is Mistral's name
-    )

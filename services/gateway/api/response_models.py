@@ -169,12 +169,22 @@ class FimCompletion(Completion):
     choices: list[FimChoice]
 
 
+class Capabilities(ResponseModel):
+    """As Mistral's clients read them."""
+
+    completion_chat: Literal[True] = True
+    completion_fim: Literal[True] = True
+    function_calling: Literal[True] = True
+
+
 class Model(ResponseModel):
     id: str
     object: Literal["model"] = "model"
     created: int = Field(description="Unix time, seconds")
     owned_by: str
     max_model_len: int = Field(description="maximum tokens of prompt and output together")
+    type: Literal["base"] = "base"
+    capabilities: Capabilities = Capabilities()
 
 
 class StoredRequestError(ResponseModel):

@@ -1,6 +1,7 @@
 """The form of a text that a client asks for: a JSON schema, a regular expression, a grammar, or a choice."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,13 @@ from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.parts import FormPart
 
 Kind = Literal["schema", "object", "regex", "grammar", "choice"]
+_KINDS: Mapping[str, Kind] = {  # by the last word of a field
+    "object": "object",
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": "grammar",
+    "ebnf": "grammar",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +55,6 @@ class Form:
         return str(pattern)
 
 
-def vllm_forms(
-    schema: str | dict[str, object] | None,
-    regex: str | None,
-    choice: list[str] | None,
-    grammar: str | None,
-    prefix: str,
-) -> Iterator[Form]:
-    """vLLM's forms, whose fields begin with `prefix`."""
-    if schema is not None:
-        yield Form(f"{prefix}json", "schema", schema)
-    if regex is not None:
-        yield Form(f"{prefix}regex", "regex", regex)
-    if choice is not None:
-        yield Form(f"{prefix}choice", "choice", choice)
-    if grammar is not None:
-        yield Form(f"{prefix}grammar", "grammar", grammar)
+def form_of(field: str, value: Any) -> Form:
+    """The form that a field of the body gives."""
+    return Form(field, _KINDS.get(re.split(r"[._]", field)[-1], "schema"), value)

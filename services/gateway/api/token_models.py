@@ -9,14 +9,13 @@ from pydantic_core import PydanticCustomError
 from services.gateway.api.base_models import Lenient
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.prompts import Prompt
-from services.gateway.api.request_models import Message, usable
+from services.gateway.api.request_models import Message, TemplateOptions
 from services.gateway.api.tool_calls.call_syntax import CallSyntax
-from services.gateway.api.tool_calls.models import Tools
-from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.api.tool_calls.models import Tools, WithTools
 from services.gateway.view_models import ResponseModel
 
 
-class TokenizeBody(Lenient):
+class TokenizeBody(WithTools):
     """POST /tokenize: a prompt or messages."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
@@ -25,6 +24,7 @@ class TokenizeBody(Lenient):
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     tools: Tools | None = None
+    chat_template_kwargs: TemplateOptions | None = None
     add_generation_prompt: bool | None = None  # of messages; false: without the beginning of the model's reply
 
     @model_validator(mode="after")
@@ -40,7 +40,8 @@ class TokenizeBody(Lenient):
         if self.messages is None:
             return self.prompt or "", "prompt"
         turns, opens_reply = [message.turn() for message in self.messages], self.add_generation_prompt is not False
-        return ToolUse(syntax, usable(self.tools)).chat(turns, opens_reply=opens_reply), "messages"
+        options = self.chat_template_kwargs
+        return self.tool_use(syntax).chat(turns, opens_reply=opens_reply, options=options), "messages"
 
 
 class DetokenizeBody(Lenient):

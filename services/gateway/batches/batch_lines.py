@@ -1,5 +1,6 @@
 """The lines of a batch in OpenAI's format: read from the input file, written to output and error files. Pure."""
 
+import codecs
 import io
 import json
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ import msgspec
 from services.gateway.api.replies import Json
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.errors import ApiError
+from shared.bus.codec import half_pair
 from shared.messages.gateway import BatchError
 
 MAX_LINES = 50_000
@@ -57,7 +59,7 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
     def fail(message: str, *, code: str, line: int | None = None) -> None:
         errors.append(BatchError(message=message, line=line, code=code))
 
-    for number, row in enumerate(io.BytesIO(content), 1):
+    for number, row in enumerate(io.BytesIO(content.removeprefix(codecs.BOM_UTF8)), 1):
         if len(errors) >= MAX_ERRORS or len(lines) > MAX_LINES:
             break
         if not row.strip():
@@ -65,7 +67,7 @@ def read_lines(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchErr
         try:
             line = msgspec.json.decode(row, type=Line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            fail(str(error), line=number, code="invalid_json_line")
+            fail(half_pair(row) or str(error), line=number, code="invalid_json_line")
             continue
         if line.method != "POST" or line.url != endpoint:
             fail(f"method and url must be POST {endpoint}", line=number, code="invalid_url")

@@ -146,22 +146,25 @@ async def test_a_failed_stream_ends_with_anthropics_error_event(
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages"),
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}, *TURNS]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}, *TURNS]}, "messages[0].role"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
         ({"messages": [*TURNS, {"role": "assistant", "content": "The"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content"),
         ({"system": [{"type": "image"}]}, "system"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
          "messages[0].content"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
+         "tool_choice"),
         ({"tools": [{"name": "weather"}]}, "tools[0].input_schema"),
         ({"tools": [{"name": "weather", "input_schema": {"not": {}}, "strict": True}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
-        ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "unknown"}}}},
+         "output_config.format.schema"),
+        ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
         ({"stop": ["x"]}, "stop"),
         ({"n": 2}, "n"),
         ({"top_p": 2}, "top_p"),
@@ -181,6 +184,20 @@ async def test_invalid_and_unsupported_fields_are_refused_by_name(
 async def test_the_refusal_of_a_block_names_its_type(gateway: RunningGateway) -> None:
     refused = await post(gateway, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
     assert "not of the type 'image'" in refused.json()["error"]["message"]
+
+
+async def test_a_thread_is_refused_so_that_anthropics_clients_go_on_without_it(gateway: RunningGateway) -> None:
+    refused = await post(gateway, thread={"type": "new"})
+    details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert (refused.status_code, refused.json()["error"]["details"]) == (400, details)
+    assert "details" not in (await post(gateway, top_p=2)).json()["error"]
+
+
+async def test_anthropics_batches_are_refused_with_the_alternative(gateway: RunningGateway) -> None:
+    for method, path in (("POST", ""), ("GET", ""), ("GET", "/batch_1/results")):
+        refused = await gateway.http.request(method, f"/v1/messages/batches{path}", json={})
+        assert (refused.status_code, refused.json()["type"]) == (404, "error")
+        assert "/v1/batches" in refused.json()["error"]["message"]
 
 
 async def test_fields_without_effect_are_accepted_and_unknown_ones_named(

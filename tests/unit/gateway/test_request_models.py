@@ -48,7 +48,16 @@ EFFECTIVE: dict[str, Any] = {
     "tool_prompt": "Call one.",
     "typical_p": 0.9,
     "use_beam_search": True,
-    "verbosity": "low",
+    "steps": 32,
+    "remasking": "random",
+    "cfg_scale": 1.5,
+    "diffusion_max_steps": 8,
+    "diffusion_config": {"canvas_length": 64},
+    "frequency_penalty": 0.5,
+    "logit_bias": {"5": -100},
+    "functions": [{"name": "f"}],
+    "modalities": ["text", "audio"],
+    "mcp_servers": [{"url": "x"}],
     "vllm_xargs": {"a": 1},
     "watermark": True,
 }
@@ -85,6 +94,7 @@ DEFAULTS: dict[str, Any] = {
 IGNORED = {
     *("access_programs", "metadata", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options"),
     *("image", "max_tool_calls", "prompt_cache_retention", "safety_identifier", "store"),
+    *("context_management", "stream_options", "truncation", "verbosity"),
 }
 
 

@@ -1,34 +1,38 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from services.gateway.api.anthropic_messages.replies import MessageReplies
-from services.gateway.api.anthropic_messages.tools import Block, MessageTool, MessageToolChoice, read_blocks, turns_of
+from services.gateway.api.anthropic_messages.tools import Block, MessageToolChoice, MessageTools, read_blocks, turns_of
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Chat
-from services.gateway.api.request_models import ServedBody, StopString, TextOrParts, joined
-from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn
-from services.gateway.api.tool_calls.models import MAX_TOOLS, check_choice
-from services.gateway.api.tool_calls.use import ToolUse, UsableTool, turn
+from services.gateway.api.request_models import MaxTokens, ServedBody, StopStrings, TextOrParts, joined
+from services.gateway.api.text_forms import form_of
+from services.gateway.api.tool_calls.call_syntax import Turn
+from services.gateway.api.tool_calls.models import Choice, WithTools
+from services.gateway.api.tool_calls.use import ToolUse, turn
+
+CALLS_AND_RESULTS = {"tool_use": "assistant", "tool_result": "user"}  # the role of a message that may have them
 
 
 class MessageTurn(Lenient):
     """A message of the conversation: a text, or blocks of which some are calls of tools or their results."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Annotated[str | list[Block], BeforeValidator(read_blocks, json_schema_input_type=str | list[Block])]
 
     @field_validator("content")
     @classmethod
     def _check_role(cls, content: str | list[Block], info: ValidationInfo) -> str | list[Block]:
-        refused = "tool_use" if info.data.get("role") == "user" else "tool_result"
-        if not isinstance(content, str) and any(block.type == refused for block in content):
-            raise unsupported(f"must have no block of the type {refused!r} in a message of this role")
+        role = info.data.get("role")
+        for block in () if isinstance(content, str) else content:
+            if CALLS_AND_RESULTS.get(block.type, role) != role:
+                raise unsupported(f"must have no block of the type {block.type!r} in a message of this role")
         return content
 
     def turns(self) -> list[Turn]:
@@ -40,52 +44,34 @@ class UserMetadata(Lenient):
     user_id: str | None = None
 
 
-class ThinkingOptions(Lenient):
-    type: Literal["disabled"]
+class OutputFormat(Lenient):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
 class OutputOptions(Lenient):
     effort: str | None = None
-    format: None = None
+    format: OutputFormat | None = None
 
 
-class ConversationBody(Lenient):
-    """The conversation, and fields that are accepted only with values that have no effect."""
-
+class ConversationBody(WithTools):
     model: str
     messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
     system: TextOrParts | None = None
-
-    mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
-    output_format: None = None
-    thinking: ThinkingOptions | None = None
-
-    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: MessageTools | None = None
     tool_choice: MessageToolChoice | None = None
 
     @field_validator("messages")
     @classmethod
     def _require_question(cls, messages: list[MessageTurn]) -> list[MessageTurn]:
-        if messages[-1].role != "user":
+        spoken = [message.role for message in messages if message.role != "system"]
+        if spoken[-1:] != ["user"]:
             raise unsupported("must end with a message of the user: the model does not continue a given reply")
         return messages
 
-    @model_validator(mode="after")
-    def _check_tools(self) -> Self:
-        check_choice([tool.name for tool in self.tools or ()], *self._choice())
-        return self
-
-    def _choice(self) -> tuple[str | None, str | None]:
-        """As the arguments of `ToolUse.of`."""
-        return (self.tool_choice.mode, self.tool_choice.name) if self.tool_choice else (None, None)
-
-    def tool_use(self, syntax: CallSyntax) -> ToolUse:
-        tools = [
-            UsableTool(f"tools[{at}].input_schema", tool.name, tool.description, tool.input_schema, tool.strict)
-            for at, tool in enumerate(self.tools or ())
-        ]
-        is_single = self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use
-        return ToolUse.of(syntax, tools, *self._choice(), parallel=not is_single)
+    @property
+    def choice(self) -> Choice:
+        return self.tool_choice.choice if self.tool_choice is not None else Choice()
 
     def chat(self, tools: ToolUse) -> Chat:
         """The prompt, the system prompt first."""
@@ -102,10 +88,11 @@ class MessageBody(ConversationBody, ServedBody):
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
 
-    max_tokens: Annotated[int, Field(ge=1)]
-    stop_sequences: Annotated[list[StopString], Field(max_length=4, fail_fast=True)] | None = None
+    max_tokens: MaxTokens
+    stop_sequences: StopStrings | None = None
     metadata: UserMetadata | None = None
     output_config: OutputOptions | None = None
+    output_format: OutputFormat | None = None  # the earlier place of the format
     service_tier: Annotated[
         str | None, BeforeValidator(lambda tier: "auto" if tier == "standard_only" else tier)  # both are neutral
     ] = None
@@ -116,6 +103,8 @@ class MessageBody(ConversationBody, ServedBody):
 
     async def plan(self, planner: BodyPlanner) -> BodyPlan:
         tools = self.tool_use(planner.syntax)
+        in_config = self.output_config.format if self.output_config is not None else None
+        formats = {"output_config.format": in_config, "output_format": self.output_format}
         wanted = WantedCompletion(
             prompts=[self.chat(tools)],
             prompt_field="messages",
@@ -123,5 +112,6 @@ class MessageBody(ConversationBody, ServedBody):
             passed=self.passed(),
             tools=tools,
             stop=self.stop_sequences or (),
+            forms=[form_of(f"{name}.schema", given.schema_) for name, given in formats.items() if given is not None],
         )
         return await planner.plan(wanted, lambda request_id, _: MessageReplies(self.model, request_id, tools))

@@ -19,5 +19,7 @@ _TYPE_OF_STATUS: Mapping[int, str] = {
 def error_body(error: ApiError) -> Json:
     """The error; `param` and `code` as in OpenAI's form."""
     kind = _TYPE_OF_STATUS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    details = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
-    return {"type": "error", "error": details}
+    body: Json = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
+    if error.param == "thread":  # by which Anthropic's clients go on without threads
+        body["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": body}

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from services.gateway.api.response_models import Serving
 from services.gateway.view_models import ResponseModel
 
@@ -50,6 +52,9 @@ class MessageErrorDetail(ResponseModel):
     message: str
     param: str | None
     code: str | None
+    details: dict[str, Any] | None = Field(
+        None, description="of a `thread`, which is not supported: to go on without it"
+    )
 
 
 class MessageErrorBody(ResponseModel):

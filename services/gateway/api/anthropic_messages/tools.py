@@ -1,23 +1,36 @@
 """The fields of Anthropic's Messages API for tools, and the turns of a chat with them."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, Tag, ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
-from services.gateway.api.request_models import TextOrParts, TextPart, check_parts, joined
+from services.gateway.api.other_fields import LeftOut, leaving_out
+from services.gateway.api.request_models import MAX_KIND_LENGTH, TextOrParts, TextPart, check_parts, joined
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import ToolName
-from services.gateway.api.tool_calls.use import call, turn
+from services.gateway.api.tool_calls.models import MAX_TOOLS, Choice, NamedFunction
+from services.gateway.api.tool_calls.use import UsableTool, call, turn
 
 
-class MessageTool(Lenient):
+class MessageTool(NamedFunction):
     type: Literal["custom"] | None = None
-    name: ToolName
-    description: str | None = None
     input_schema: dict[str, Any]
-    strict: bool | None = None
+
+    def at(self, field: str) -> UsableTool:
+        """`field`: the tool's place in its body."""
+        return self.usable(f"{field}.input_schema", self.input_schema)
+
+
+MessageTools = Annotated[
+    list[
+        Annotated[
+            Annotated[MessageTool, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], leaving_out("(?!custom$).+")
+        ]
+    ],
+    Field(max_length=MAX_TOOLS, fail_fast=True),
+]
 
 
 class MessageToolChoice(Lenient):
@@ -32,9 +45,10 @@ class MessageToolChoice(Lenient):
         return self
 
     @property
-    def mode(self) -> str:
+    def choice(self) -> Choice:
         """As a chat completion has it."""
-        return "required" if self.type in {"any", "tool"} else self.type
+        mode = "required" if self.type in {"any", "tool"} else self.type
+        return Choice(mode, self.name, not self.disable_parallel_tool_use)
 
 
 class CallBlock(Lenient):
@@ -54,8 +68,10 @@ class ResultBlock(Lenient):
     content: TextOrParts | None = None
 
 
-Block = TextPart | CallBlock | ResultBlock
-_KINDS: Mapping[str, tuple[type[Block], str]] = {
+Served = TextPart | CallBlock | ResultBlock
+THINKING = "(redacted_)?thinking"  # blocks of an earlier reply of another model
+Block = Annotated[Annotated[Served, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], leaving_out(THINKING)]
+_KINDS: Mapping[str, tuple[type[Served], str]] = {
     "text": (TextPart, "{'type': 'text', 'text': '...'}"),
     "tool_use": (CallBlock, "{'type': 'tool_use', 'id': '...', 'name': '...', 'input': {...}}"),
     "tool_result": (ResultBlock, "{'type': 'tool_result', 'tool_use_id': '...', 'content': '...'}, with text only"),
@@ -63,8 +79,8 @@ _KINDS: Mapping[str, tuple[type[Block], str]] = {
 
 
 def read_blocks(content: Any) -> Any:
-    """Check the content of a message. Returns: blocks if there are calls or results, otherwise the content."""
-    if not isinstance(content, list) or {_kind(part) for part in content}.isdisjoint({"tool_use", "tool_result"}):
+    """Check the content of a message. Returns: blocks if some are not text, otherwise the content."""
+    if not isinstance(content, list) or {_kind(part) for part in content} <= {"text"}:
         return check_parts(content)
     return [_block(i, part) for i, part in enumerate(content)]
 
@@ -80,15 +96,20 @@ def turns_of(role: str, content: Sequence[Block]) -> list[Turn]:
     return turns
 
 
-def _kind(part: Any) -> str | None:
+def _kind(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
-    return kind if isinstance(kind, str) else None
+    return kind if isinstance(kind, str) else ""
 
 
-def _block(index: int, part: Any) -> Block:
-    model, form = _KINDS.get(_kind(part) or "", (None, ""))
+def _block(index: int, part: Any) -> Any:
+    """A block, or one that is left out as it is."""
+    kind = _kind(part)
+    if re.fullmatch(THINKING, kind):
+        return part
+    model, form = _KINDS.get(kind, (None, ""))
     if model is None:
-        raise unsupported(f"part {index} must be of one of the types {', '.join(_KINDS)}")
+        given = f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if kind else ""
+        raise unsupported(f"part {index} must be of one of the types {', '.join(_KINDS)}{given}")
     try:
         return model.model_validate(part)
     except ValidationError:

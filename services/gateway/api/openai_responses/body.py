@@ -3,22 +3,40 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.openai_responses.replies import ResponseReplies
-from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseTool, ResponseToolChoice
-from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
+from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseToolChoice, ResponseTools
+from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, leaving_out
 from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
-from services.gateway.api.request_models import ContentPart, MetadataKey, MetadataValue, ServedBody, check_parts, joined
+from services.gateway.api.request_models import (
+    ContentPart,
+    MaxTokens,
+    MetadataKey,
+    MetadataValue,
+    ServedBody,
+    check_parts,
+    joined,
+)
 from services.gateway.api.text_forms import Form
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import MAX_TOOLS, check_choice
-from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
+from services.gateway.api.tool_calls.models import Choice, WithTools
+from services.gateway.api.tool_calls.use import call, turn
 from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
 
-LOGPROBS = "message.output_text.logprobs"  # of `include`
+LOGPROBS = "message.output_text.logprobs"  # of `include`; the others concern outputs that no reply has
+Included = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "file_search_call.results",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+]
 MAX_ID_LENGTH = 100  # characters
 PART_KINDS = ("input_text", "output_text", "text")
 FORM_FIELD = "text.format"
@@ -36,13 +54,24 @@ REQUIRED = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
 }
+# Reasoning, and items of tools that other servers run. Not `item_reference` and `compaction`, which stand for messages.
+LEFT_OUT = leaving_out(
+    "reasoning|(?!function_|custom_tool_)[a-z_]+_call(_output)?"
+    "|mcp_[a-z_]+|tool_search_output|additional_tools|program(_output)?"
+)
 
 
 class InputItem(Lenient):
-    """A message, a call of a tool or its result, of the input or of the output of an earlier response."""
+    """A message, a call of a tool or its result, of the input or of the output of an earlier response. The input of a
+    custom tool is a text; such calls are those of another server."""
 
-    type: Literal["message", "function_call", "function_call_output"] | None = None
+    type: (
+        Literal["message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"]
+        | None
+    ) = None
     id: str | None = None
     status: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None  # of a message
@@ -50,6 +79,7 @@ class InputItem(Lenient):
     call_id: str | None = None  # of a call, and of its result
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None  # of a custom tool
     output: TextOrInputParts | None = None
 
     @property
@@ -105,39 +135,29 @@ class ReasoningOptions(Lenient):
     effort: str | None = None
 
 
-class ResponseStreamOptions(Lenient):
-    include_obfuscation: Literal[False] | None = None
-
-
-class ResponseBody(ServedBody):
+class ResponseBody(ServedBody, WithTools):
     """POST /v1/responses."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
 
     input: Annotated[
-        list[InputItem],
+        list[Annotated[Annotated[InputItem, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], LEFT_OUT]],
         Field(min_length=1, fail_fast=True),
         BeforeValidator(_as_messages, json_schema_input_type=str | list[InputItem]),
     ]
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: MaxTokens | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
     reasoning: ReasoningOptions | None = None
     store: bool | None = None  # false: not even if the responses of its key are stored
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # alternatives of each token
     previous_response_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
-    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: ResponseTools | None = None
     tool_choice: ResponseToolChoice | None = None  # None: auto
     parallel_tool_calls: bool | None = None  # false: at most one call
-
-    # Accepted only with values that have no effect
-    conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
-    background: Literal[False] | None = None
-    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
-    prompt: None = None
-    stream_options: ResponseStreamOptions | None = None
+    include: list[Included] | None = None
     text: TextOptions | None = None
-    truncation: Literal["disabled"] | None = None
+    conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
 
     @property
     def effort(self) -> tuple[str, str | None]:
@@ -155,16 +175,11 @@ class ResponseBody(ServedBody):
             raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
         return self
 
-    @model_validator(mode="after")
-    def _check_tools(self) -> Self:
-        check_choice([tool.name for tool in self.tools or ()], *self._choice())
-        return self
-
     async def plan(self, planner: BodyPlanner) -> BodyPlan:
-        key, items = planner.key, self.input
+        key, items = planner.key, [item for item in self.input if not isinstance(item, LeftOut)]
         if self.previous_response_id is not None:
             items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]
-        tools = ToolUse.of(planner.syntax, self._usable(), *self._choice(), self.parallel_tool_calls)
+        tools = self.tool_use(planner.syntax)
         system = [turn("system", self.instructions)] if self.instructions else []
         wanted = WantedCompletion(
             prompts=[tools.chat([*system, *_turns(items)])],
@@ -175,7 +190,7 @@ class ResponseBody(ServedBody):
             forms=self.text.format.forms() if self.text and self.text.format else (),
             alternatives=self.alternatives,
         )
-        has_calls = any(item.kind == "function_call" for item in self.input)  # which a conversation cannot hold
+        has_calls = any(item.kind.endswith("_call") for item in items)  # which a conversation cannot hold
         is_stored = key.stores_responses and self.store is not False and not has_calls
 
         async def keep(request_id: str, cell: str) -> None:
@@ -187,16 +202,11 @@ class ResponseBody(ServedBody):
 
         return await planner.plan(wanted, replies, keep if is_stored else None)
 
-    def _usable(self) -> list[UsableTool]:
-        return [
-            UsableTool(f"tools[{at}].parameters", tool.name, tool.description, tool.parameters, tool.strict)
-            for at, tool in enumerate(self.tools or ())
-        ]
-
-    def _choice(self) -> tuple[str | None, str | None]:
-        """As the arguments of `ToolUse.of`."""
-        choice = self.tool_choice
-        return (None, choice.name) if isinstance(choice, FunctionChoice) else (choice, None)
+    @property
+    def choice(self) -> Choice:
+        chosen = self.tool_choice
+        mode, named = (None, chosen.name) if isinstance(chosen, FunctionChoice) else (chosen, None)
+        return Choice(mode, named, self.parallel_tool_calls)
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""
@@ -216,7 +226,7 @@ class ResponseBody(ServedBody):
             "temperature": self.temperature or 0.0,
             "text": {"format": given.model_dump(by_alias=True, exclude_none=True) if given else {"type": "text"}},
             "tool_choice": _dumped(self.tool_choice) if self.tool_choice else "auto",
-            "tools": [{**NO_FIELDS, **_dumped(tool)} for tool in self.tools or ()],
+            "tools": [{**NO_FIELDS, **_dumped(tool)} for tool in self.tools or () if tool.type == "function"],
             "top_logprobs": self.top_logprobs or 0,
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "truncation": "disabled",
@@ -229,12 +239,12 @@ def _turns(items: Sequence[InputItem]) -> list[Turn]:
     turns: list[dict[str, Any]] = []
     for item in items:
         match item.kind:
-            case "function_call":
+            case "function_call" | "custom_tool_call":
                 if not turns or turns[-1]["role"] != "assistant":
                     turns.append(turn("assistant", ""))
                 calls = turns[-1].setdefault("tool_calls", [])
-                calls.append(call(item.call_id or "", item.name or "", item.arguments))
-            case "function_call_output":
+                calls.append(call(item.call_id or "", item.name or "", item.arguments or item.input or ""))
+            case "function_call_output" | "custom_tool_call_output":
                 turns.append(turn("tool", joined(item.output), result_of=item.call_id))
             case _:
                 turns.append(turn(item.role or "", joined(item.content)))

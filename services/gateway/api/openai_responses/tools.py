@@ -1,19 +1,22 @@
 """The fields of OpenAI's Responses API for tools."""
 
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, Tag
 
-from services.gateway.api.base_models import Lenient, unsupported
-from services.gateway.api.tool_calls.models import MODES, ToolName
+from services.gateway.api.base_models import Lenient
+from services.gateway.api.other_fields import LeftOut
+from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, Function, check_choice
+from services.gateway.api.tool_calls.use import UsableTool
 
 
-class ResponseTool(Lenient):
+class ResponseTool(Function):
     type: Literal["function"]
-    name: ToolName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+
+    def at(self, field: str) -> UsableTool:
+        """`field`: the tool's place in its body."""
+        return self.usable(f"{field}.parameters", self.parameters)
 
 
 class FunctionChoice(Lenient):
@@ -23,14 +26,14 @@ class FunctionChoice(Lenient):
     name: str
 
 
-def _check_choice(choice: Any) -> Any:
-    is_named = isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str)
-    if choice is None or choice in MODES or is_named:
-        return choice
-    raise unsupported(f"must be {', '.join(map(repr, MODES))} or {{'type': 'function', 'name': '...'}}")
-
-
 ResponseToolChoice = Annotated[
     Literal["none", "auto", "required"] | FunctionChoice,
-    BeforeValidator(_check_choice, json_schema_input_type=Literal["none", "auto", "required"] | FunctionChoice),
+    BeforeValidator(
+        partial(check_choice, "{'type': 'function', 'name': '...'}", ("name",)),
+        json_schema_input_type=Literal["none", "auto", "required"] | FunctionChoice,
+    ),
+]
+ResponseTools = Annotated[
+    list[Annotated[Annotated[ResponseTool, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], BUILT_IN]],
+    Field(max_length=MAX_TOOLS, fail_fast=True),
 ]

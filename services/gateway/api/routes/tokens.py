@@ -10,7 +10,6 @@ from services.gateway.api.prompts import encode_prompt, unblocked
 from services.gateway.api.request_body import read_body
 from services.gateway.api.token_models import DetokenizeBody, DetokenizedText, TokenizeBody, TokenList
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
-from services.gateway.errors import ApiError
 
 
 def token_routes(context: AppContext) -> APIRouter:
@@ -40,10 +39,5 @@ def token_routes(context: AppContext) -> APIRouter:
             return text.decode(ids, with_special=body.skip_special_tokens is False)
 
         return DetokenizedText(prompt=await unblocked(decode, len(body.tokens)))
-
-    @router.post("/v1/embeddings", include_in_schema=False)
-    async def embeddings() -> None:
-        """Raises: ApiError, as the served models have no embeddings."""
-        raise ApiError(404, "the served model gives no embeddings", code="unsupported_endpoint")
 
     return router

@@ -1,28 +1,45 @@
-"""The fields of OpenAI's API with which a client describes tools, chooses among them, and sends calls back."""
+"""The fields with which a client describes tools, chooses among them, and sends calls back: those of OpenAI's chats,
+and what the bodies of all APIs share."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.other_fields import LeftOut, leaving_out
+from services.gateway.api.tool_calls.call_syntax import CallSyntax
+from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 
 MAX_TOOLS = 128
 MODES = ("none", "auto", "required")
+BUILT_IN = leaving_out("(?!function$).+")
 
-ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
-class Function(Lenient):
+class NamedFunction(Lenient):
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None  # a JSON schema; None: the function takes no arguments
     strict: bool | None = None  # the arguments of every call match the schema
+
+    def usable(self, field: str, schema: dict[str, Any] | None) -> UsableTool:
+        """`field`: that of the schema of its arguments."""
+        return UsableTool(field, self.name, self.description, schema, self.strict)
+
+
+class Function(NamedFunction):
+    parameters: dict[str, Any] | None = None  # a JSON schema; None: the function takes no arguments
 
 
 class Tool(Lenient):
     type: Literal["function"]
     function: Function
+
+    def at(self, field: str) -> UsableTool:
+        """`field`: the tool's place in its body."""
+        return self.function.usable(f"{field}.function.parameters", self.function.parameters)
 
 
 class FunctionName(Lenient):
@@ -38,7 +55,7 @@ class NamedTool(Lenient):
 
 class CalledFunction(Lenient):
     name: str
-    arguments: str  # JSON, as the model wrote it
+    arguments: str | dict[str, Any]  # JSON, as the model wrote it, or its value
 
 
 class ToolCall(Lenient):
@@ -49,33 +66,69 @@ class ToolCall(Lenient):
     function: CalledFunction
 
 
-def _check_choice(choice: Any) -> Any:
-    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
-    is_named = isinstance(function, dict) and isinstance(function.get("name"), str)
-    if choice is None or choice in MODES or is_named:
+def check_choice(form: str, place: Sequence[str], choice: Any) -> Any:
+    """Check a mode, or the choice of a function by its name, in the field `place`. `any` is Mistral's for `required`.
+
+    Raises: PydanticCustomError with `form`, that of the choice of a function.
+    """
+    name = choice if isinstance(choice, dict) and choice.get("type") == "function" else None
+    for key in place:
+        name = name.get(key) if isinstance(name, dict) else None
+    if choice is None or choice in MODES or isinstance(name, str):
         return choice
-    form = "{'type': 'function', 'function': {'name': '...'}}"
+    if choice == "any":
+        return "required"
     raise unsupported(f"must be {', '.join(map(repr, MODES))} or {form}")
 
 
 ToolChoice = Annotated[
     Literal["none", "auto", "required"] | NamedTool,
-    BeforeValidator(_check_choice, json_schema_input_type=Literal["none", "auto", "required"] | NamedTool),
+    BeforeValidator(
+        partial(check_choice, "{'type': 'function', 'function': {'name': '...'}}", ("function", "name")),
+        json_schema_input_type=Literal["none", "auto", "required"] | NamedTool,
+    ),
 ]
-Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+Tools = Annotated[
+    list[Annotated[Annotated[Tool, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], BUILT_IN]],
+    Field(max_length=MAX_TOOLS, fail_fast=True),
+]
 
 
-def check_choice(names: Sequence[str], mode: str | None, named: str | None) -> None:
-    """`names`: of the tools; `mode` and `named`: as in `ToolUse.of`.
+class Choice(NamedTuple):
+    """The rules for calls, as in `ToolUse.of`."""
 
-    Raises: PydanticCustomError for the field that contradicts another one.
-    """
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise wrong_field("tools", f"has two functions with the name {repeated!r}")
-    if named is None and mode in (None, "none", "auto"):
-        return
-    if not names:
-        raise wrong_field("tool_choice", "is only allowed with tools")
-    if named is not None and named not in names:
-        raise wrong_field("tool_choice", f"names no function of tools; they are {', '.join(names)}")
+    mode: str | None = None
+    named: str | None = None
+    parallel: bool | None = None
+
+
+class WithTools(Lenient):
+    """A body with tools. Tools that are no functions are left out."""
+
+    tools: Sequence[Any] | None = None
+
+    @property
+    def choice(self) -> Choice:
+        return Choice()
+
+    def tool_use(self, syntax: CallSyntax) -> ToolUse:
+        """The tools that the model may call."""
+        return ToolUse.of(syntax, self._usable(), *self.choice)
+
+    def _usable(self) -> list[UsableTool]:
+        tools = enumerate(self.tools or ())
+        return [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        names, (mode, named, _) = [tool.name for tool in self._usable()], self.choice
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise wrong_field("tools", f"has two functions with the name {repeated!r}")
+        if named is None and mode in (None, "none", "auto"):
+            return self
+        if not names:
+            raise wrong_field("tool_choice", "is only allowed with functions in tools")
+        if named is not None and named not in names:
+            raise wrong_field("tool_choice", f"names no function of tools; they are {', '.join(names)}")
+        return self

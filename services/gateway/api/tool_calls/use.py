@@ -1,6 +1,6 @@
 """Writes the tools of a body into its prompt and its pattern, and finds the calls in its reply."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -73,9 +73,12 @@ class ToolUse:
             return cls(syntax, chosen, is_required=True, several=False, is_named=True)
         return cls(syntax, tools, is_required=mode == "required", several=parallel is not False)
 
-    def chat(self, turns: Sequence[Turn], *, opens_reply: bool = True) -> Chat:
-        """The prompt with these turns, in which the model may call the tools."""
-        return Chat(*self.syntax.conversation(turns, [tool.described for tool in self.tools]), opens_reply)
+    def chat(
+        self, turns: Sequence[Turn], *, opens_reply: bool = True, options: Mapping[str, Any] | None = None
+    ) -> Chat:
+        """The prompt with these turns, in which the model may call the tools. `options`: of the chat template."""
+        both = self.syntax.conversation(turns, [tool.described for tool in self.tools])
+        return Chat(*both, opens_reply, options or {})
 
     @property
     def is_constrained(self) -> bool:
