@@ -127,13 +127,15 @@ async def test_the_prompt_has_the_tools_the_calls_and_their_results(
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-        ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools[0].type", "'function'"),
+        ({"tools": [{"type": "custom", "custom": {"name": "a"}}], "tool_choice": "required"}, "tool_choice",
+         "only allowed with functions in tools"),
+        ({"tools": [{"function": {"name": "a"}}]}, "tools[0].type", "is required"),
         ({"tools": [tool("a b")]}, "tools[0].function.name", "must match ^[A-Za-z0-9_.-]"),
         ({"tools": [ADD, ADD]}, "tools", "two functions with the name 'add'"),
         ({"tools": [ADD] * 129}, "tools", "at most 128"),
         ({"tools": [ADD], "tool_choice": named("mul")}, "tool_choice", "names no function of tools; they are add"),
-        ({"tools": [ADD], "tool_choice": "any"}, "tool_choice", "must be 'none', 'auto', 'required' or {"),
-        ({"tool_choice": "required"}, "tool_choice", "only allowed with tools"),
+        ({"tools": [ADD], "tool_choice": "all"}, "tool_choice", "must be 'none', 'auto', 'required' or {"),
+        ({"tool_choice": "required"}, "tool_choice", "only allowed with functions in tools"),
         ({"tools": [tool("a", parameters={"type": "string"})], "tool_choice": "required"},
          "tools[0].function.parameters", "must be of the type object"),
         ({"tools": [ADD, tool("a", strict=True, parameters={"type": "object", "not": {}})]},
