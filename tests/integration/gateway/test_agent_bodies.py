@@ -16,7 +16,7 @@ MODEL = "tiny-llada"
 QUESTION = {"role": "user", "content": "How many pears?"}
 SCHEMA = {"type": "object", "properties": {"pears": {"type": "integer"}}, "required": ["pears"]}
 FUNCTION = {"type": "function", "name": "add", "parameters": SCHEMA}
-BODIES = {
+BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [QUESTION]},
     "/v1/completions": {"prompt": "How many pears?"},
     "/v1/responses": {"input": "How many pears?"},
