@@ -185,7 +185,7 @@ async def test_the_refusal_of_a_block_names_its_type(gateway: RunningGateway) ->
     assert "not of the type 'image'" in refused.json()["error"]["message"]
 
 
-async def test_a_thread_is_refused_so_that_anthropics_clients_go_on_without_it(gateway: RunningGateway) -> None:
+async def test_a_thread_is_refused_so_that_anthropics_clients_continue_without_it(gateway: RunningGateway) -> None:
     refused = await post(gateway, thread={"type": "new"})
     details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     assert (refused.status_code, refused.json()["error"]["details"]) == (400, details)

@@ -20,6 +20,6 @@ def error_body(error: ApiError) -> Json:
     """The error; `param` and `code` as in OpenAI's form."""
     kind = _TYPE_OF_STATUS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     body: Json = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
-    if error.param == "thread":  # by which Anthropic's clients go on without threads
+    if error.param == "thread":  # by which Anthropic's clients continue without threads
         body["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return {"type": "error", "error": body}

@@ -53,7 +53,7 @@ class MessageErrorDetail(ResponseModel):
     param: str | None
     code: str | None
     details: dict[str, Any] | None = Field(
-        None, description="of a `thread`, which is not supported: to go on without it"
+        None, description="of a `thread`, which is not supported: to continue without it"
     )
 
 

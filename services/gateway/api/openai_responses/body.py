@@ -57,7 +57,7 @@ REQUIRED = {
     "custom_tool_call": ("call_id", "name", "input"),
     "custom_tool_call_output": ("call_id", "output"),
 }
-# Reasoning, and items of tools that other servers run. Not `item_reference` and `compaction`, which stand for messages.
+# Reasoning, and items of tools that other servers run. Not `item_reference` and `compaction`, which represent messages.
 LEFT_OUT = leaving_out(
     "reasoning|(?!function_|custom_tool_)[a-z_]+_call(_output)?"
     "|mcp_[a-z_]+|tool_search_output|additional_tools|program(_output)?"
