@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
     ROOT / "experiments" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
