@@ -14,6 +14,7 @@ from experiments.live_policies_report import PolicyResults, measures
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
 ROWS = ("dilaserve", "constant 0.7", "constant 0.8", "constant 0.9")
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 LOADS = (0.4, 0.85, 1.0, 1.1)
 
 
@@ -46,6 +47,27 @@ def test_the_readme_has_the_time_to_a_new_users_first_answer() -> None:
     assert f"took {answered_s:.0f} s on two cores" in readme
     assert f"{installed_s:.0f} s until the packages were installed" in readme
     assert f"and {answered_s - installed_s:.0f} s for the rest" in readme
+
+
+def test_the_page_on_reliability_has_the_figures_of_the_long_run() -> None:
+    report = (RESULTS / "soak.md").read_text("utf-8")
+    page = " ".join((ROOT / "docs" / "reliability.md").read_text("utf-8").split())
+    [accepted] = re.findall(r"^accepted: (\d+) = .* \+ 0 lost$", report, re.MULTILINE)
+    grown = re.findall(r"^\| ([\w-]+) \| (\d+) \| (\d+) \|.* NO \|$", report, re.MULTILINE)
+    assert f"{int(accepted):,} requests were accepted; none was lost" in page
+    assert [f"{service}: from {before} to {later} MB" for service, before, later in grown] == [
+        "nats-server: from " + text for text in re.findall(r"memory rose from (\d+ to \d+ MB)", page)
+    ]
+    assert f"killed or stopped {WORDS[report.count(' nats-server,')]} times" in page
+
+
+def test_the_page_on_operations_has_the_planning_time_of_the_largest_cluster() -> None:
+    report = (RESULTS / "planner_scale.md").read_text("utf-8")
+    elapsed_s = [float(row) for row in re.findall(r"^\| 1024 \|(?:[^|]+\|){3} ([\d.]+) \|", report, re.MULTILINE)]
+    assert 20 < max(elapsed_s) < 30
+    assert "1,024 in [under half a minute](../experiments/results/planner_scale.md)" in (
+        ROOT / "docs" / "operations.md"
+    ).read_text("utf-8")
 
 
 @pytest.mark.slow
