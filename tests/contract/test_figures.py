@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import msgspec
@@ -58,16 +59,18 @@ def test_the_page_on_reliability_has_the_figures_of_the_long_run() -> None:
     assert [f"{service}: from {before} to {later} MB" for service, before, later in grown] == [
         "nats-server: from " + text for text in re.findall(r"memory rose from (\d+ to \d+ MB)", page)
     ]
-    assert f"killed or stopped {WORDS[report.count(' nats-server,')]} times" in page
+    [faults] = re.findall(r"^faults: (.*)$", report, re.MULTILINE)
+    assert f"killed or stopped {WORDS[faults.count('nats-server')]} times" in page
 
 
 def test_the_page_on_operations_has_the_planning_time_of_the_largest_cluster() -> None:
     report = (RESULTS / "planner_scale.md").read_text("utf-8")
-    elapsed_s = [float(row) for row in re.findall(r"^\| 1024 \|(?:[^|]+\|){3} ([\d.]+) \|", report, re.MULTILINE)]
-    assert 20 < max(elapsed_s) < 30
-    assert "1,024 in [under half a minute](../experiments/results/planner_scale.md)" in (
-        ROOT / "docs" / "operations.md"
-    ).read_text("utf-8")
+    row = re.compile(r"^\| 1024 \| ([^|]+) \| (?:1, cache|2) \| [\d.]+ \| ([\d.]+) \|", re.MULTILINE)
+    plans_s: dict[str, float] = defaultdict(float)  # by layout of the nodes, of both stages
+    for nodes, elapsed_s in row.findall(report):
+        plans_s[nodes] += float(elapsed_s)
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    assert f"1,024 in [{max(plans_s.values()):.0f} s](../experiments/results/planner_scale.md)" in page
 
 
 @pytest.mark.slow
