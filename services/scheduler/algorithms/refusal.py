@@ -13,12 +13,12 @@ import numpy as np
 
 from services.scheduler.algorithms.work_estimates import cluster_seconds
 from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.observations import CONFIRMED_AFTER
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Bool, Float64, Int64
 
 OPTIMISTIC_SHARE = 0.5  # of the estimated steps: an easy request needs no more
-MIN_OBSERVED = 8  # measured iterations of an instance after which its costs count in full
-UNCONFIRMED_FACTOR = 0.25  # on its costs until then: a profile from a busy machine can be several times too slow
+UNCONFIRMED_FACTOR = 0.25  # on costs that are not confirmed: a profile from a busy machine can be many times too slow
 MAX_RETRY_S = 3600.0  # also for a request that does not fit an idle cluster: instances may be added
 
 
@@ -72,6 +72,6 @@ def _alone_seconds(
 def _cost_scale(fleet: Fleet) -> Float64:
     """The factor on each instance's costs. That of an idle one is at most 1: if all requests were refused, no iteration
     could lower it."""
-    confirmed: Bool = fleet.observed >= MIN_OBSERVED
+    confirmed: Bool = fleet.observed >= CONFIRMED_AFTER
     factor: Float64 = np.where(confirmed, 1.0, UNCONFIRMED_FACTOR) * fleet.correction
     return np.where(fleet.requests > 0, factor, np.minimum(factor, 1.0))

@@ -8,7 +8,8 @@ from shared.arrays import Float64, Int32, Int64
 from shared.messages.steps import RECOMPUTE
 
 PACE_WEIGHT = 0.03  # of one observation in the moving average of the pace
-MEASURE_EVERY = 4  # iterations; the others do not correct the costs, as a profile's error changes slowly
+CONFIRMED_AFTER = 8  # measured iterations of an instance; until then all are measured, and its costs may be far off
+MEASURE_EVERY = 4  # later iterations; the others do not correct the costs, as a profile's error changes slowly
 
 
 def observe_iterations(
@@ -22,11 +23,9 @@ def observe_iterations(
     fleet.changed[seen] = True
     np.maximum.at(fleet.done_batch, instances, table.pipeline.batch[rows])
     _observe_pace(table, fleet, rows, instances, now_s)
-    measured = seen[fleet.done_batch[seen] % MEASURE_EVERY == 0]
-    if len(measured) == len(seen):
-        _observe_costs(table, fleet, rows, latency_s, cached)
-    elif len(measured):
-        kept = (fleet.done_batch[instances] % MEASURE_EVERY == 0).nonzero()[0]  # all steps of an iteration, or none
+    measured = (fleet.done_batch % MEASURE_EVERY == 0) | (fleet.observed < CONFIRMED_AFTER)
+    kept = measured[instances].nonzero()[0]  # all steps of an iteration, or none
+    if len(kept):
         _observe_costs(table, fleet, rows[kept], latency_s[kept], cached[kept])
 
 

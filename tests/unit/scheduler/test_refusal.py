@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.scheduler.algorithms.refusal import MAX_RETRY_S, MIN_OBSERVED, OPTIMISTIC_SHARE, UNCONFIRMED_FACTOR
+from services.scheduler.algorithms.refusal import MAX_RETRY_S, OPTIMISTIC_SHARE, UNCONFIRMED_FACTOR
 from services.scheduler.events import Command, FinishRequest, RequestArrived, SendProgress
 from services.scheduler.registry import POLICIES
+from services.scheduler.state.observations import CONFIRMED_AFTER
 from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus, Request
 from tests.builders import arrival
 from tests.support.scripted_cell import ScriptedCell, make_cell
@@ -20,7 +21,7 @@ def shedding(policy: str = "dilaserve", *, instances: int = 1) -> ScriptedCell:
     """Its instances have run enough iterations, as fast as their profile."""
     cell = make_cell({f"i-{i}": 1 for i in range(instances)}, policy=policy, shed=True)
     for index in range(instances):
-        cell.core.fleet.observe(np.full(MIN_OBSERVED, index), np.ones(MIN_OBSERVED), np.ones(MIN_OBSERVED))
+        cell.core.fleet.observe(np.full(CONFIRMED_AFTER, index), np.ones(CONFIRMED_AFTER), np.ones(CONFIRMED_AFTER))
     return cell
 
 

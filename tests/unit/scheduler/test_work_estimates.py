@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
 from services.scheduler.state.fleet import Fleet
-from services.scheduler.state.observations import observe_iterations
+from services.scheduler.state.observations import CONFIRMED_AFTER, MEASURE_EVERY, observe_iterations
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Int64
 from shared.messages.instances import InstanceState
@@ -127,6 +127,13 @@ def test_a_wrong_profile_is_corrected(factor: float) -> None:
     assert booked(table, fleet, 50) == pytest.approx(factor * before, rel=0.02)
     latency = BatchLatency(fleet, tokens=128, block_length=32, recompute_share=0.0)
     assert latency.seconds(np.array([0]), np.array([4]))[0] == pytest.approx(factor * 0.129, rel=0.1)
+
+
+def test_all_of_the_first_iterations_correct_the_costs_and_then_some() -> None:
+    table, fleet = cluster(1)
+    for iterations, measured in ((CONFIRMED_AFTER, CONFIRMED_AFTER), (2 * MEASURE_EVERY, CONFIRMED_AFTER + 2)):
+        iterate(table, fleet, 0.129, iterations)
+        assert fleet.observed[0] == measured
 
 
 def test_one_stalled_iteration_hardly_changes_the_correction() -> None:

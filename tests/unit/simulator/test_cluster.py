@@ -197,11 +197,12 @@ def test_an_iteration_never_exceeds_the_limits_on_tokens_and_requests(monkeypatc
 
 
 def test_the_scheduler_uses_the_registered_profiles() -> None:
-    """With a profile that is 100 times as slow, it uses the lowest threshold; the steps take the same time."""
-    short = arrivals(1, output=32)  # it ends before iterations correct the profile
+    """With a profile that is 100 times as slow, it uses the lowest threshold, until iterations correct the profile; the
+    steps take the same time."""
+    short = arrivals(1, output=32)
     slow = LatencyProfile(row._replace(latency_s=100 * row.latency_s) for row in PROFILE.rows)
     informed, misled = (simulate(scenario(policy="dilaserve", registered=known), short) for known in (None, slow))
-    assert misled.mean_threshold[0] < 0.6 < informed.mean_threshold[0]
+    assert misled.mean_threshold[0] < 0.7 < informed.mean_threshold[0]
     assert misled.latency_s[0] < informed.latency_s[0]
 
 
