@@ -25,12 +25,12 @@ def ends_block(changes: Any, post_steps: Any, max_post_steps: int) -> Any:
 
 
 def edit_threshold_for(request: Request, card: ModelCard, default: float) -> float:
-    """The edit threshold of a request: its own; else the cell's `default`, or NO_EDITS if the text has a form, labels
-    or pinned tokens.
+    """The edit threshold of a request: its own; else the cell's `default`, or NO_EDITS if the text has a form, labels,
+    pinned tokens, penalties or a bias.
 
     Raises: BadInput if the request asks for edits that it cannot have.
     """
-    is_constrained = bool(request.pattern or request.choices or request.pinned)
+    is_constrained = bool(request.pattern or request.choices or request.pinned) or request.changes_logits
     own = request.edit_threshold
     if own is None:
         return NO_EDITS if is_constrained or card.edit_threshold is None else default
@@ -38,7 +38,8 @@ def edit_threshold_for(request: Request, card: ModelCard, default: float) -> flo
         raise BadInput(f"{card.name} does not change tokens; accepted: 1, or leave it out", "edit_threshold")
     if own < NO_EDITS and is_constrained:
         raise BadInput(
-            "tokens cannot change in a text with a form, labels or given tokens; accepted there: 1, or leave it out",
+            "tokens cannot change in a text with a form, labels, given tokens, penalties or logit_bias; "
+            "accepted there: 1, or leave it out",
             "edit_threshold",
         )
     return own

@@ -145,14 +145,13 @@ class TextModel(Tokenizer):
                 field,
             )
 
-    def check_stop_token_ids(self, ids: Sequence[int]) -> None:
-        """Raises: BadInput if one is not in the vocabulary."""
-        outside = next((token for token in ids if not 0 <= token < self.card.vocab_size), None)
-        if outside is not None:
-            raise BadInput(
-                f"stop_token_ids must be in 0..{self.card.vocab_size - 1}, the model's vocabulary; got {outside}",
-                "stop_token_ids",
-            )
+    def check_tokens(self, request: Request) -> None:
+        """Raises: BadInput if one of its stop tokens, or of those with a bias, is not in the vocabulary."""
+        for field in ("stop_token_ids", "logit_bias"):
+            outside = next((token for token in getattr(request, field) if not 0 <= token < self.card.vocab_size), None)
+            if outside is not None:
+                end = self.card.vocab_size - 1
+                raise BadInput(f"{field} must be in 0..{end}, the model's vocabulary; got {outside}", field)
 
 
 def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:

@@ -11,6 +11,7 @@ from shared.messages.numbers import Finite
 MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH, MAX_BLOCK_LENGTH = 32, 1024
 MAX_STOP_TOKENS = 128  # of one request
+MAX_BIASED_TOKENS = 1024  # of one request
 MAX_TOP_LOGPROBS = 20
 MAX_LABELS = 1000
 MAX_KEY_LENGTH = 64  # characters of an API key's id
@@ -30,6 +31,15 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 MAX_PATTERN_LENGTH = 100_000  # characters
 
 
+# The fields that change logits, and their values without an effect
+CHANGES = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": dict[int, float](),
+}
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are drawn. These fields of a request go to the worker as they are."""
 
@@ -37,6 +47,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # draw from the most probable tokens of this total; 1: all
     top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] = 0  # draw from this many of them; 0 or -1: all
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # least probability of a drawn token over the highest one
+    # The logits of tokens that the output has are lower by the first, and by the second for each time
+    presence_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0  # divides those of the prompt's tokens, too
+    logit_bias: Annotated[
+        dict[TokenId, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_BIASED_TOKENS)
+    ] = {}  # added to the logits of these tokens
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether it has a penalty or a bias."""
+        return any(getattr(self, name) != usual for name, usual in CHANGES.items())
 
     def own_fields(self) -> dict[str, Any]:
         """These fields alone."""

@@ -5,14 +5,17 @@ Services ignore fields that they do not know, so those of two versions run toget
 a text, the scheduler refuses the request while a worker of an earlier version is present.
 """
 
-from shared.messages.requests import Request
+from shared.messages.requests import CHANGES, Request
 
 FIRST_VERSION = 1  # of services whose messages have no version
-VERSION = 2  # pinned tokens, labels, edits
+VERSION = 3
+FIELDS = {2: ("pinned", "choices", "edit_threshold"), 3: tuple(CHANGES)}  # by the version that has them
 
 
-def newer_field(request: Request, *, has_edits: bool) -> str | None:
-    """The request's field that workers of an earlier version than VERSION would ignore; None: it has none.
-    `has_edits`: by its own edit threshold or the cell's."""
-    fields = {"pinned": bool(request.pinned), "choices": bool(request.choices), "edit_threshold": has_edits}
-    return next((name for name, is_given in fields.items() if is_given), None)
+def newer_field(request: Request, version: int, *, has_edits: bool) -> str | None:
+    """The request's field that workers of a version would ignore; None: it has none. `has_edits`: by its own edit
+    threshold or the cell's."""
+    given = {"pinned": request.pinned, "choices": request.choices, "edit_threshold": has_edits}
+    given |= {name: getattr(request, name) != usual for name, usual in CHANGES.items()}
+    newer = [name for first, names in FIELDS.items() if first > version for name in names]
+    return next((name for name in newer if given[name]), None)

@@ -300,6 +300,8 @@ def test_an_undecodable_message_is_bad_input(kind: type[msgspec.Struct], data: b
         ("top_p", math.nan),
         ("top_k", -2),
         ("min_p", -0.5),
+        ("presence_penalty", math.nan),
+        ("repetition_penalty", 0.0),
     ],
 )
 def test_a_request_with_an_unusable_value_is_bad_input(field: str, value: object) -> None:

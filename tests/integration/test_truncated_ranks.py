@@ -13,7 +13,8 @@ from tests.support.golden import COPY
 from tests.support.steps import Decode, jobs_for, read_results
 
 LABELS = {"choices": [pack_int32([5, 6]), pack_int32([90])], "end_ids": pack_int32([1])}
-LIMITS: list[dict[str, Any]] = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {}, {"top_logprobs": 2}, LABELS]
+CHANGES = {"presence_penalty": 1.0, "repetition_penalty": 1.5, "logit_bias": {5: 2.0, 90: -3.0}}
+LIMITS: list[dict[str, Any]] = [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {}, {"top_logprobs": 2}, LABELS, CHANGES]
 
 
 def outputs(tp: int) -> list[list[int]]:

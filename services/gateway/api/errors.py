@@ -160,7 +160,7 @@ class _Wrong:
     @property
     def param(self) -> str:
         at = self.member_at
-        loc = self.loc if at < 0 else tuple(part for part in self.loc if not _is_member(part))
+        loc = tuple(part for part in self.loc if part != "[key]" and (at < 0 or not _is_member(part)))
         return _path(loc if self.name is None else (*loc, self.name))
 
 

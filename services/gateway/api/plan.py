@@ -82,7 +82,7 @@ class BodyPlanner:
     async def plan(self, wanted: WantedCompletion, replies: WriteReplies, keep: Keep | None = None) -> BodyPlan:
         """Tokenize the prompts, and choose the length of each output. Raises: BadInput naming the wrong field."""
         text = self.text
-        text.check_stop_token_ids(wanted.passed.get("stop_token_ids", ()))
+        text.check_tokens(Request(request_id="unnamed", **wanted.passed))
         prompts = [await encode_prompt(prompt, text, wanted.prompt_field) for prompt in wanted.prompts]
         choices_field = "n" if wanted.n > 1 else wanted.prompt_field
         fixed: dict[str, Any] = {"replies": replies, "choices_field": choices_field, "keep": keep}

@@ -26,7 +26,14 @@ from services.gateway.api.text_forms import Form, form_of
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import Choice, NamedTool, ToolCall, ToolChoice, Tools, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, call, turn
-from shared.messages.requests import MAX_BLOCK_LENGTH, MAX_OUTPUT_TOKENS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS, Request
+from shared.messages.requests import (
+    MAX_BIASED_TOKENS,
+    MAX_BLOCK_LENGTH,
+    MAX_OUTPUT_TOKENS,
+    MAX_STOP_TOKENS,
+    MAX_TOP_LOGPROBS,
+    Request,
+)
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOPS = 64
@@ -39,6 +46,9 @@ MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
 SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 BlockLength = Annotated[int, Field(ge=1, le=MAX_BLOCK_LENGTH)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
@@ -248,16 +258,18 @@ class ServedBody(Lenient):
         None
     )
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASED_TOKENS)] | None = None
     user: str | None = None
     service_tier: str | None = None  # names an SLO and a priority: serving_fields.py
 
     # vLLM's
     ignore_eos: bool | None = None
-    stop_token_ids: (
-        Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None
-    ) = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 
     # DiLaServe's own; two have other names in diffusion models' own code
     slo_ms: SloMs | None = None

@@ -68,8 +68,9 @@ class RequestPreparer:
         delivery, arrival = waiting.delivery, waiting.arrival
         message = message or await self._read(delivery.sequence)
         edit_threshold = edit_threshold_for(message.request, self._text.card, self._edit_threshold)
-        field = newer_field(message.request, has_edits=edit_threshold < NO_EDITS)
-        if field is not None and min(self._worker_versions(), default=VERSION) < VERSION:
+        version = min(self._worker_versions(), default=VERSION)
+        field = newer_field(message.request, version, has_edits=edit_threshold < NO_EDITS)
+        if field is not None:
             raise BadInput(f"`{field}` needs workers of a later version: repeat the request after the upgrade", field)
         checkpoint = None
         if self._recovery.covers(delivery.sequence):
@@ -119,7 +120,7 @@ class RequestPreparer:
 
     async def _tokenize(self, request: Request) -> Int32:
         """The prompt's tokens. Raises: BadInput if the model cannot serve the request."""
-        self._text.check_stop_token_ids(request.stop_token_ids)
+        self._text.check_tokens(request)
         if request.prompt_ids is not None:
             self._check_length(request, len(request.prompt_ids) // 4)  # first, as the other checks look at each token
             return self._text.encode_request(request)

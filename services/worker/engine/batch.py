@@ -9,6 +9,7 @@ from services.worker.cache.kv_allocator import Move
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch, sampling_table, slices_of
+from services.worker.model.logit_changes import LogitChanges, logit_changes
 from shared.arrays import Int64, UInt8
 from shared.messages.requests import Sampling
 
@@ -109,9 +110,23 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         top_logprobs=np.array([part.sequence.top_logprobs for part in parts], dtype=np.int64),
         constrained=constrained,
         allowed=allowed,
+        changes=_changes(parts, counts, config),
         scored_rows=scored_rows,
         scored_tokens=scored_tokens,
     )
+
+
+def _changes(parts: Sequence[Part], counts: Int64, config: ModelConfig) -> list[LogitChanges]:
+    """Those of the requests with penalties or a bias. Tokens that end the text do not count as written."""
+    found = []
+    for part, rows in zip(parts, slices_of(counts), strict=True):
+        sequence = part.sequence
+        if sequence.changes_logits:
+            uncounted = np.append(sequence.end_ids, (config.mask_token_id, config.eos_token_id))
+            written = sequence.output[~np.isin(sequence.output, uncounted)]
+            prompt = sequence.canvas[: sequence.prompt_length]
+            found.append(logit_changes(sequence.sampling, rows, prompt, written))
+    return found
 
 
 def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:

@@ -56,6 +56,7 @@ class SequenceState:
     page_names: list[bytes] = field(default_factory=list)  # of its first pages, as far as computed
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
+    changes_logits: bool = False  # whether it has penalties or a bias; labels are drawn without them
     choices: Sequence[Int32] = ()  # the tokens of each label, one of which is its text; empty: any text
 
     @property
@@ -138,6 +139,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput(f"top_logprobs must be in 0..{MAX_TOP_LOGPROBS}, got {state.top_logprobs}", "top_logprobs")
     if state.pattern and state.edit_threshold < 1:
         raise BadInput("tokens cannot change in a text that must match a pattern", "edit_threshold")
+    if state.changes_logits and state.edit_threshold < 1:
+        raise BadInput("tokens cannot change in a text with penalties or a bias", "edit_threshold")
     choices = _choices(state, end_ids, config.vocab_size)
     pinned = _pinned(state, canvas[state.prompt_length :], config)
     return SequenceState(
@@ -149,6 +152,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         confidences=np.full(len(canvas) - state.prompt_length, np.nan, dtype=np.float32),
         sampling=decode(encode(Sampling(**state.own_fields())), Sampling),  # which checks the bounds
         seed=state.seed,
+        changes_logits=state.changes_logits and not choices,
         edit_threshold=state.edit_threshold,
         max_post_steps=state.max_post_steps,
         post_steps=state.post_steps,

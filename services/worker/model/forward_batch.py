@@ -7,24 +7,26 @@ current blocks, or where tokens may change all positions of their outputs).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from services.worker.cache.kv_allocator import Move
+from services.worker.model.logit_changes import LogitChanges
 from shared.arrays import Float64, Int64, UInt8
-from shared.messages.requests import Sampling
+from shared.messages.requests import CHANGES, Sampling
 
 NONE: Int64 = np.zeros(0, dtype=np.int64)
 NO_BITS: UInt8 = np.zeros((0, 0), dtype=np.uint8)
-SAMPLING = np.dtype([(name, np.float64) for name in Sampling.__struct_fields__])
+SAMPLING = np.dtype([(name, np.float64) for name in Sampling.__struct_fields__ if name not in CHANGES])
+_sampling_of = attrgetter(*SAMPLING.names or ())
 
 
 def sampling_table(rows: Sequence[Sampling]) -> NDArray[Any]:
-    """A structured array with a column for each field, as float64. Shapes: [N]."""
-    return np.array([astuple(row) for row in rows], dtype=SAMPLING)
+    """A structured array with a column for each field, as float64, without those that change logits. Shapes: [N]."""
+    return np.array([_sampling_of(row) for row in rows], dtype=SAMPLING)
 
 
 def slices_of(counts: Int64) -> list[slice]:
@@ -64,6 +66,7 @@ class ForwardBatch:
     # Of requests with a pattern: their candidates, and the tokens allowed there as bits, the first token the highest
     constrained: Int64 = field(default_factory=_none)  # [A], indices of candidates
     allowed: UInt8 = field(default_factory=lambda: NO_BITS)  # [A, ceil(V / 8)]
+    changes: Sequence[LogitChanges] = ()  # of the requests with penalties or a bias
     # Of requests with labels: the tokens of all possible labels, with the candidate of each
     scored_rows: Int64 = field(default_factory=_none)  # [Q], indices of candidates
     scored_tokens: Int64 = field(default_factory=_none)  # [Q]

@@ -15,6 +15,7 @@ from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
+from services.worker.model.logit_changes import change_logits
 from services.worker.model.row_padding import MIN_ROWS
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
 from services.worker.model.selection import select
@@ -79,7 +80,7 @@ class Runner:
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
         self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)
-        self._scored_transfer = Transfer(self.device)
+        self._scored_transfer, self._changes_transfer = Transfer(self.device), Transfer(self.device)
         self._bits = torch.tensor([128 >> bit for bit in range(8)], dtype=torch.uint8, device=self.device)
         self._store = KvStore(decoder.kv_shape, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
@@ -109,6 +110,8 @@ class Runner:
         )
         hidden, inputs = self._hidden(batch, rows)
         logits = self.decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
+        if batch.changes:
+            change_logits(logits, batch.changes, self._vocabulary.first, self._changes_transfer.put)
         self._forbid(logits, batch)
         after_temperature = self.config.confidence_at_temperature
         floor = self._floor(logits, batch)

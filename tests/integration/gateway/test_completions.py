@@ -159,8 +159,10 @@ async def test_options_reach_the_scheduler(gateway: RunningGateway, scheduler: A
         "top_k": 40,
         "min_p": 0.05,
         "n": 1,
-        "frequency_penalty": 0,
-        "presence_penalty": 0.0,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -2.0,
+        "repetition_penalty": 1.2,
+        "logit_bias": {"65": -100, "66": 2.5},
         "response_format": {"type": "text"},
         "tools": None,
     }
@@ -171,6 +173,8 @@ async def test_options_reach_the_scheduler(gateway: RunningGateway, scheduler: A
     assert (request.temperature, request.seed, request.stop, request.slo_s) == (0.5, 7, ["!"], 2.5)
     assert (request.priority, request.min_threshold, request.block_length) == (3, 0.6, 16)
     assert (request.top_p, request.top_k, request.min_p) == (0.9, 40, 0.05)
+    assert (request.frequency_penalty, request.presence_penalty, request.repetition_penalty) == (0.5, -2.0, 1.2)
+    assert request.logit_bias == {65: -100.0, 66: 2.5}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -67,13 +67,13 @@ async def test_system_and_blocks_are_the_messages_of_a_chat(
         {"role": "assistant", "content": [{"type": "text", "text": "29"}]},
         {"role": "user", "content": "Sure?"},
     ]
-    options: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 7}
+    options: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "logit_bias": {"5": 1}}
     await post(gateway, system=[cached], messages=turns, stop_sequences=["\n\n", "END"], **options)
     contents = ("system", "Be short."), ("user", "How many\n?"), ("assistant", "29"), ("user", "Sure?")
     chat = {"messages": [{"role": role, "content": content} for role, content in contents], "stop": ["\n\n", "END"]}
     await gateway.http.post("/v1/chat/completions", json={"model": MODEL, "max_tokens": 32, **chat, **options})
     message, completion = scheduler.requests
-    for name in ("prompt_ids", "stop", "temperature", "top_p", "top_k", "max_tokens", "output_tokens"):
+    for name in ("prompt_ids", "stop", "temperature", "top_p", "top_k", "logit_bias", "max_tokens", "output_tokens"):
         assert getattr(message, name) == getattr(completion, name)
 
 

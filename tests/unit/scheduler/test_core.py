@@ -179,6 +179,7 @@ def test_instances_get_the_tokens_that_end_the_request(
 
 def test_instances_get_the_fields_that_choose_tokens() -> None:
     fields: dict[str, Any] = {"temperature": 0.7, "seed": 5, "top_p": 0.9, "top_k": 40, "min_p": 0.1}
+    fields |= {"presence_penalty": 1.0, "repetition_penalty": 1.5, "logit_bias": {5: 2.0}}
     [sent] = of_kind(scheduler_core().cycle([registered(), arrival("r", **fields)], 100.0), SendJobs)
     assert {name: getattr(sent.jobs.states[0], name) for name in fields} == fields
 

@@ -13,6 +13,7 @@ from tests.builders import model_card
 
 EDITING, OTHER = model_card(edit_threshold=1.0), model_card()
 FORMS: list[dict[str, Any]] = [{"pattern": "a+"}, {"choices": ["a", "b"]}, {"pinned": pack_int32([3])}]
+FORMS += [{"presence_penalty": 1.0}, {"frequency_penalty": -1.0}, {"repetition_penalty": 1.1}, {"logit_bias": {5: 1.0}}]
 
 
 def request(**fields: Any) -> Request:
@@ -28,7 +29,7 @@ def test_a_request_has_its_own_edit_threshold_or_the_cells(own: float | None, ex
 def test_a_text_with_a_form_has_no_edits(form: dict[str, Any]) -> None:
     assert edit_threshold_for(request(**form), EDITING, 0.4) == 1.0
     assert edit_threshold_for(request(**form, edit_threshold=1.0), EDITING, 0.4) == 1.0
-    with pytest.raises(BadInput, match="form, labels or given tokens; accepted there: 1, or leave it out") as refused:
+    with pytest.raises(BadInput, match="penalties or logit_bias; accepted there: 1, or leave it out") as refused:
         edit_threshold_for(request(**form, edit_threshold=0.5), EDITING, 0.4)
     assert refused.value.field == "edit_threshold"
 

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -63,11 +64,12 @@ class Constrained(Decode):
 
     pattern: str = PATTERN
     text_tokens: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)  # penalties and a bias
 
     @property
     def state(self) -> RequestState:
         plain = super(Constrained, self).state
-        return msgspec.structs.replace(plain, pattern=self.pattern, text_tokens=self.text_tokens)
+        return msgspec.structs.replace(plain, pattern=self.pattern, text_tokens=self.text_tokens, **self.changes)
 
     @property
     def text(self) -> str:
@@ -116,6 +118,14 @@ def failures_of(engine: Engine, decode: Decode) -> list[StepFailure]:
     results = engine.iterate()
     assert results is not None
     return results.failures
+
+
+def test_a_text_matches_its_pattern_whatever_its_penalties_and_bias(runner: Runner) -> None:
+    forbidden = {token: 100.0 for token in range(len(TEXTS)) if TEXTS[token] == b""}
+    for changes in ({"presence_penalty": 2.0, "repetition_penalty": 10.0}, {"logit_bias": forbidden}):
+        decode = Constrained(0, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, changes=changes)
+        run_together(engine_of(runner, CacheMode.NONE), [decode])
+        assert re.fullmatch(PATTERN, decode.text)
 
 
 @pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL])

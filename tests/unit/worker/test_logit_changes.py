@@ -1,0 +1,172 @@
+"""Penalties and biases: a plain computation has the same tokens and confidences, alone, together and elsewhere."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from services.worker.engine.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.model.logit_changes import change_logits, logit_changes
+from services.worker.model.model_runner import Runner
+from shared.arrays import Float64, pack_int32
+from shared.messages.requests import Sampling
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.steps import Decode, jobs_for, read_results
+
+PROMPT = [5, 6, 7, 6]
+ALL: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.75, "repetition_penalty": 1.5}
+FIELDS: list[dict[str, Any]] = [
+    {},
+    {"presence_penalty": 2.0},
+    {"frequency_penalty": 1.5},
+    {"frequency_penalty": -1.0},
+    {"repetition_penalty": 3.0},
+    {"logit_bias": {3: 2.0, 6: -100.0}},
+    {**ALL, "logit_bias": {2: 1.0, 5: 0.25, MASK_ID: 3.0}},
+]
+
+
+def plain(logits: Float64, sampling: Sampling, prompt: list[int], written: list[int]) -> Float64:
+    """vLLM's rules, one position and one token at a time."""
+    changed = logits.copy()
+    for token in range(len(changed)):
+        changed[token] += sampling.logit_bias.get(token, 0.0)
+        if token in prompt or token in written:
+            divisor = sampling.repetition_penalty
+            changed[token] = changed[token] / divisor if changed[token] > 0 else changed[token] * divisor
+        changed[token] -= sampling.frequency_penalty * written.count(token)
+        changed[token] -= sampling.presence_penalty * (token in written)
+    return changed
+
+
+@given(
+    prompt=st.lists(st.integers(0, 11), max_size=6),
+    written=st.lists(st.integers(0, 11), max_size=10),
+    fields=st.sampled_from([*FIELDS[:5], {**ALL, "logit_bias": {0: -3.0, 11: 2.0, 4: 100.0}}]),
+    parts=st.sampled_from([1, 2, 3]),
+)
+def test_logits_are_those_of_a_plain_computation(
+    prompt: list[int], written: list[int], fields: dict[str, Any], parts: int
+) -> None:
+    values, sampling = np.random.default_rng(0).normal(size=(4, 12)), Sampling(**fields)
+    found = logit_changes(sampling, slice(1, 3), np.array(prompt, np.int32), np.array(written, np.int32))
+    shards = [torch.tensor(shard) for shard in np.split(values, parts, axis=1)]
+    for at, shard in enumerate(shards):
+        change_logits(shard, [found], at * 12 // parts, lambda arrays: [torch.from_numpy(each) for each in arrays])
+    wanted = values.copy()
+    wanted[1:3] = [plain(row, sampling, prompt, written) for row in values[1:3]]
+    np.testing.assert_allclose(torch.cat(shards, dim=1).numpy(), wanted)
+
+
+class RecordedLogits:
+    """A decoder's head, with the logits that it gave."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._logits, self.last = runner.decoder.logits, np.zeros((0, 0))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._logits(hidden)
+        self.last = logits.double().numpy().copy()
+        return logits
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return Runner(random_decoder())
+
+
+def engine_of(runner: Runner) -> Engine:
+    return Engine(runner, CacheMode.NONE, EngineLimits(4096, 64), "test-1")
+
+
+def run_step(engine: Engine, decodes: list[Decode], fields: list[dict[str, Any]], *, again: bool = False) -> None:
+    """`again`: with the states of requests that ran elsewhere."""
+    jobs = jobs_for(decodes)
+    states = [decode.state for decode in decodes] if again else jobs.states
+    states = [msgspec.structs.replace(state, **fields[state.ticket]) for state in states]
+    engine.accept(msgspec.structs.replace(jobs, states=states))
+    results = engine.iterate()
+    assert results is not None
+    assert not results.failures
+    read_results(results, decodes)
+
+
+def decode_of(ticket: int, threshold: float, temperature: float = 0.0) -> Decode:
+    return Decode(ticket, PROMPT, 16, 8, threshold, MASK_ID, temperature, seed=3)
+
+
+def decode_all(
+    runner: Runner, fields: list[dict[str, Any]], *, temperature: float = 0.0, moves: bool = False
+) -> list[list[int]]:
+    """The outputs of requests that differ only in these fields. `moves`: another instance runs each step."""
+    decodes, engine = [decode_of(i, 0.3, temperature) for i in range(len(fields))], engine_of(runner)
+    while left := [each for each in decodes if not each.done]:
+        run_step(engine_of(runner) if moves else engine, left, fields, again=moves)
+    return [each.output.tolist() for each in decodes]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_each_step_writes_the_token_of_a_plain_computation(
+    runner: Runner, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = RecordedLogits(runner)
+    monkeypatch.setattr(runner.decoder, "logits", recorded)
+    decode, engine, sampling = decode_of(0, 1.0), engine_of(runner), Sampling(**fields)
+    while not decode.done:
+        masks = np.flatnonzero(decode.output[8 * decode.block : 8 * decode.block + 8] == MASK_ID) + 8 * decode.block
+        written = [token for token in decode.output.tolist() if token not in (MASK_ID, runner.config.eos_token_id)]
+        run_step(engine, [decode], [fields])
+        found: list[tuple[float, int, int]] = []
+        for position, row in zip(masks.tolist(), recorded.last, strict=False):
+            changed = plain(row, sampling, PROMPT, written)
+            total = np.logaddexp.reduce(changed)
+            changed[MASK_ID] = -np.inf
+            found.append((float(np.exp(changed.max() - total)), -position, int(changed.argmax())))
+        confidence, position, token = max(found)
+        assert decode.trace[-1][1:] == ([-position], [token])
+        assert decode.confidences[-1] == pytest.approx([confidence], rel=1e-4)
+
+
+def test_each_field_changes_the_text(runner: Runner) -> None:
+    first, *others = decode_all(runner, FIELDS)
+    assert all(other != first for other in others)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_the_same_alone_together_and_on_other_instances(runner: Runner, temperature: float) -> None:
+    alone = [decode_all(runner, [each], temperature=temperature)[0] for each in FIELDS]
+    assert decode_all(runner, FIELDS, temperature=temperature) == alone
+    assert decode_all(runner, FIELDS, temperature=temperature, moves=True) == alone
+
+
+def test_a_banned_token_is_not_written_and_a_wanted_one_is(runner: Runner) -> None:
+    [free] = decode_all(runner, [{}])
+    [without] = decode_all(runner, [{"logit_bias": dict.fromkeys(free, -100.0)}])
+    assert set(free).isdisjoint(without)
+    assert decode_all(runner, [{"logit_bias": {9: 100.0}}]) == [[9] * 16]
+
+
+def test_labels_are_chosen_without_penalties(runner: Runner) -> None:
+    labels: dict[str, Any] = {"choices": [pack_int32([5, 6]), pack_int32([9])], "end_ids": pack_int32([1])}
+    fields = [labels, labels | ALL | {"logit_bias": {9: 100.0}}]
+    usual, changed = [decode_of(ticket, 0.9) for ticket in range(2)]
+    run_step(engine_of(runner), [usual, changed], fields)
+    assert changed.output.tolist() == usual.output.tolist()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"presence_penalty": 2.5}, {"repetition_penalty": 0.0}, {"logit_bias": {1: 101.0}}, {"logit_bias": {-1: 1.0}}],
+)
+def test_a_value_out_of_range_fails_its_request(runner: Runner, wrong: dict[str, Any]) -> None:
+    jobs, engine = jobs_for([decode_of(0, 0.9)]), engine_of(runner)
+    engine.accept(msgspec.structs.replace(jobs, states=[msgspec.structs.replace(jobs.states[0], **wrong)]))
+    results = engine.iterate()
+    assert results is not None
+    assert next(iter(wrong)) in results.failures[0].message
