@@ -17,7 +17,7 @@ def cell_config(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace", help="Replace them by those of this environment: the variables DILASERVE_* of a scheduler."
+            "--replace", help="Not needed any more: show those that a scheduler with this environment writes."
         ),
     ] = False,
     data_dir: Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")] = Path(".data"),
@@ -30,7 +30,7 @@ def cell_config(
     import asyncio  # noqa: PLC0415
     import os  # noqa: PLC0415
 
-    from dilaserve.stack.cell_config import cell_config_of, read_cell_config, replace_cell_config  # noqa: PLC0415
+    from dilaserve.stack.cell_config import cell_config_of, read_cell_config  # noqa: PLC0415
     from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from dilaserve.stack.probes import ANSWER_TIMEOUT_S  # noqa: PLC0415
     from shared.bus.users import BusUser  # noqa: PLC0415
@@ -43,29 +43,24 @@ def cell_config(
     environ = dict(os.environ)
     if "DILASERVE_NATS_URL" not in environ:
         addresses = read_addresses(data_dir)
-        user = BusUser.SCHEDULER if replace else BusUser.STATUS
-        environ |= to_environ({"nats_url": addresses.nats_urls[user], "nats_ca": addresses.nats_ca})
-
+        environ |= to_environ({"nats_url": addresses.nats_urls[BusUser.STATUS], "nats_ca": addresses.nats_ca})
     settings = read_settings(ServiceSettings, environ)
-    own = cell_config_of(environ) if replace else None
 
-    async def read_or_replace() -> "CellConfig | None":
+    async def read() -> "CellConfig | None":
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                if own is None:
-                    return await read_cell_config(settings)
-                await replace_cell_config(settings, own)
-                return own
+                return await read_cell_config(settings)
         except TimeoutError:
             raise BadInput(f"{without_credentials(settings.nats_url)}: NATS does not answer") from None
 
-    config = asyncio.run(read_or_replace())
+    config = cell_config_of(environ) if replace else asyncio.run(read())
     if config is None:
-        raise BadInput(f"the cell {settings.cell} has no configuration; its first scheduler writes it")
+        raise BadInput(f"the cell {settings.cell} has no configuration; its scheduler writes it when it leads")
+    if replace:
+        note = "Nothing was stored: start the scheduler again with this environment, then the other services."
+        typer.echo(note, err=True)
     if json:
         typer.echo(msgspec.json.encode(config))
         return
     for name, text in to_environ(msgspec.structs.asdict(config)).items():
         typer.echo(f"{name.removeprefix(PREFIX).lower():<14} {text or '-'}")
-    if replace:
-        typer.echo("Start the services of the cell again; those that run keep the values of before.")

@@ -1,12 +1,10 @@
-"""The configuration of a cell: read from the bus, and replaced by the environment of its scheduler."""
+"""The configuration of a cell: read from the bus, and by the environment of its scheduler."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 
 from services.scheduler.cell import cell_config
 from services.scheduler.settings import SchedulerSettings
-from shared.bus.cell_config import read_config, replace_config
-from shared.bus.client import Bus
+from shared.bus.cell_config import read_config
 from shared.messages.cell import CellConfig
 from shared.model_card import read_model_card
 from shared.model_files import default_model_name, find_model
@@ -17,8 +15,11 @@ from shared.settings import ServiceSettings, read_settings
 
 async def read_cell_config(settings: ServiceSettings) -> CellConfig | None:
     """The configuration of the cell; None if it has none. Raises: RetryLater if the bus does not answer."""
-    async with _connected(settings) as bus:
+    bus = await connect_to_bus("cell-config", settings)
+    try:
         return await read_config(bus)
+    finally:
+        await bus.close()
 
 
 def cell_config_of(environ: Mapping[str, str]) -> CellConfig:
@@ -27,18 +28,3 @@ def cell_config_of(environ: Mapping[str, str]) -> CellConfig:
     directory = find_model(settings.model, weights=False)
     model = read_model_card(directory, settings.model_name or default_model_name(settings.model))
     return cell_config(settings, model, find_predictor_card(settings.predictor, directory))
-
-
-async def replace_cell_config(settings: ServiceSettings, config: CellConfig) -> None:
-    """Store the configuration of the cell. Raises: RetryLater if the bus does not answer."""
-    async with _connected(settings) as bus:
-        await replace_config(bus, config)
-
-
-@asynccontextmanager
-async def _connected(settings: ServiceSettings) -> AsyncIterator[Bus]:
-    bus = await connect_to_bus("cell-config", settings)
-    try:
-        yield bus
-    finally:
-        await bus.close()

@@ -9,10 +9,8 @@ from functools import partial
 from typing import Any
 
 import structlog
-from msgspec.structs import replace
 
 from dilaserve.stack.bus_users import new_passwords, user_url
-from dilaserve.stack.cell_config import replace_cell_config
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
 from dilaserve.stack.nats import nats_programs
 from dilaserve.stack.options import NODE, Stack
@@ -106,8 +104,6 @@ async def _start(
         tls_certificate=certificate,
     )
     write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
-    settings = replace(_settings(), nats_url=nats_urls[BusUser.SCHEDULER])
-    await replace_cell_config(settings, config)  # that of the last start may have other values
     listener = None
     if options.gateways > 1:
         listener = resources.enter_context(listen(options.host, options.port))

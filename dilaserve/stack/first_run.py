@@ -11,9 +11,8 @@ from dilaserve.stack.services import predictor_directory
 from dilaserve.stack.up_options import DEMO_MODEL
 from services.scheduler.registry import find_policy
 from services.worker.model.families import read_config
-from shared.cell_config import default_cache
 from shared.errors import BadInput
-from shared.messages.cell import CellConfig
+from shared.messages.cell import CellConfig, cache_of
 from shared.model_card import read_model_card
 from shared.model_files import has_chat_template, read_json
 from shared.predictor_card import CARD_FILE, read_predictor_card
@@ -31,7 +30,7 @@ def with_default_slo(stack: Stack) -> Stack:
     if is_chosen or options.profile is None or stack.model == DEMO_MODEL or not (predictor / CARD_FILE).is_file():
         return stack
     model, card = read_model_card(stack.model, stack.model_name), read_predictor_card(predictor)
-    tokens, cache = typical_tokens(model), options.cache or default_cache(model)
+    tokens, cache = typical_tokens(model), cache_of(options.cache, model.block_length)
     try:
         latency_s = alone_s(read_profile(options.profile), card, model, tokens, tokens, cache)
     except BadInput:  # the profile lacks a kind of step

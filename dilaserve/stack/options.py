@@ -10,12 +10,11 @@ from pathlib import Path
 from dilaserve.stack.up_options import DEMO_MODEL, UpOptions
 from services.worker.model.families import read_config
 from shared.bus.users import read_producers
-from shared.cell_config import default_cache
 from shared.cpu import num_cores
 from shared.errors import BadInput
 from shared.gpus import num_gpus
 from shared.instance_counts import read_instance_counts
-from shared.messages.cell import CacheName
+from shared.messages.cell import CacheName, cache_of
 from shared.messages.launch import InstanceSpec
 from shared.model_card import read_model_card
 from shared.model_files import check_tokenizer_files, default_model_name, find_model
@@ -211,11 +210,7 @@ def check_model(model: str) -> Path:
 
 def choose_cache(cache: CacheName | None, model: Path) -> CacheName:
     """The workers' KV cache; if None, the fastest one of the model. Raises: BadInput if the model cannot use it."""
-    card = read_model_card(model, model.name)
-    possible = ("block", "none") if card.block_length else ("dual", "prefix", "none")
-    if cache is not None and cache not in possible:
-        raise BadInput(f"--cache {cache}: not possible with this model; accepted: {', '.join(possible)}")
-    return cache or default_cache(card)
+    return cache_of(cache, read_model_card(model, model.name).block_length, "--cache ")
 
 
 def check_edits(edit_threshold: float | None, model: Path) -> None:

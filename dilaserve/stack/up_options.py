@@ -16,7 +16,7 @@ from typer import Option
 
 from services.gateway.settings import GatewaySettings
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
-from shared.messages.cell import DEFAULT_BLOCK_CAUSAL_CACHE, DEFAULT_CACHE, DEFAULT_SLO_S, DEFAULT_THRESHOLDS, CacheName
+from shared.messages.cell import BLOCK_CAUSAL_CACHES, CACHES, DEFAULT_SLO_S, DEFAULT_THRESHOLDS, CacheName
 
 GATEWAY: Mapping[str, Any] = {field.name: field.default for field in msgspec.structs.fields(GatewaySettings)}
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "models" / "demo"
@@ -68,7 +68,7 @@ class UpOptions:
         CacheName | None,
         Option(
             help="KV cache of the workers.",
-            show_default=f"{DEFAULT_BLOCK_CAUSAL_CACHE} for block-causal models, else {DEFAULT_CACHE}",
+            show_default=f"{BLOCK_CAUSAL_CACHES[0]} for block-causal models, else {CACHES[0]}",
         ),
     ] = None
     edit_threshold: Annotated[

@@ -12,7 +12,6 @@ from services.gateway.console.unfinished_requests import UnfinishedReader
 from services.gateway.inflight import InFlightRequests
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
-from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.health import report_health
 from shared.tasks import run_together
@@ -62,18 +61,10 @@ class CellContext:
         return self.readiness.stats is not None and self.readiness.stats.shed
 
     async def run(self, uses: Sequence[Callable[[Bus], Coroutine[Any, Any, None]]] = ()) -> None:
-        """Connect to the bus, subscribe, then watch its storage and run all `uses` of it, until cancelled.
-
-        Raises: BadInput if the settings differ from the configuration of the cell.
-        """
+        """Connect to the bus, subscribe, then watch its storage and run all `uses` of it, until cancelled."""
         bus = await self.connection.connect(self.settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
         self.connection.watch.follow(partial(self.readiness.probe.probe, bus))
-        background = [self.connection.watch.run(), self._agree(bus)]
-        background.append(report_health(bus, "gateway"))
+        background = [self.connection.watch.run(), report_health(bus, "gateway")]
         await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])
-
-    async def _agree(self, bus: Bus) -> None:
-        """Compare the model with that of the cell's configuration."""
-        await wait_and_check_config(bus, {"model": self.model})

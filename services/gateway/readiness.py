@@ -7,6 +7,7 @@ request than end readiness.
 import time
 from collections import deque
 
+import structlog
 from nats.aio.msg import Msg
 
 from services.gateway.bus_connection import BusConnection
@@ -24,9 +25,11 @@ from services.gateway.storage_probe import StorageProbe
 from shared.bus.client import Bus, try_decode
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import RetryLater, StorageFull
-from shared.messages.instances import InstanceState
+from shared.messages.instances import Instance, InstanceState
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.stats import SchedulerStats
+
+log = structlog.get_logger(__name__)
 
 PLAN_TIMEOUT_S = 600.0  # silence after which a running plan counts as abandoned
 
@@ -38,16 +41,25 @@ class Readiness:
         self, connection: BusConnection, model_name: str, *, max_queue_s: float = 300.0, store_dir: str = ""
     ) -> None:
         """`max_queue_s`: see CellState; `store_dir`: see StorageProbe."""
-        self.instances = InstanceWatch(accept=lambda instance: instance.model.name == model_name)
+        self.instances = InstanceWatch(accept=self._serves)
         self.draining = False
         self.probe = StorageProbe(store_dir, self._receive_storage)
         self._connection = connection
+        self._model_name = model_name
+        self._other_model = ""  # the last one of an instance that was not accepted
         self._max_queue_s = max_queue_s
         self._plan_until_s = 0.0  # this and the following are times of the monotonic clock; until then a plan runs
         self._stats: SchedulerStats | None = None
         self.stats_s = 0.0  # when the last statistics arrived
         self._leaders: deque[float] = deque()  # when each of the last leaders was first seen
         self._unreceived_s: float | None = None  # since then the bus has requests and the scheduler none
+
+    def _serves(self, instance: Instance) -> bool:
+        name = instance.model.name
+        if name not in {self._model_name, self._other_model}:
+            self._other_model = name
+            log.warning("instance rejected", reason=f"it serves the model {name}, not {self._model_name}")
+        return name == self._model_name
 
     async def subscribe(self, bus: Bus) -> None:
         """Receive heartbeats and plans."""

@@ -11,12 +11,10 @@ from services.predictor.metrics import PredictorMetrics
 from services.predictor.model import load_predictor
 from services.predictor.service import PredictorService
 from services.predictor.settings import PredictorSettings
-from shared.bus.cell_config import wait_and_check_config
 from shared.bus.client import Bus
 from shared.metrics import serve_metrics
 from shared.predictor_card import find_predictor_card
 from shared.service import Service, run_program, run_service, serve_on_bus
-from shared.tasks import run_until_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -35,18 +33,13 @@ def prepare(settings: PredictorSettings) -> Service:
     serve_metrics(metrics.registry, settings)
 
     async def serve(bus: Bus, stop: asyncio.Event) -> None:
-        await run_until_stopped(stop, wait_and_check_config(bus, {"predictor": card.version}))
         await PredictorService(bus, predictor, card.version, metrics).run(stop)
 
     return serve_on_bus("predictor", settings, serve)
 
 
-async def idle(directory: Path, bus: Bus, stop: asyncio.Event) -> None:
-    """Stay idle until `stop` is set, as the model has no step predictor.
-
-    Raises: BadInput if the cell's configuration names a step predictor.
-    """
-    await run_until_stopped(stop, wait_and_check_config(bus, {"predictor": "none"}))
+async def idle(directory: Path, _bus: Bus, stop: asyncio.Event) -> None:
+    """Stay idle until `stop` is set, as the model has no step predictor."""
     log.warning("no step predictor: there is nothing to do", directory=str(directory), fix="dilaserve tune")
     await stop.wait()
 

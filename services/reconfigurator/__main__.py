@@ -20,14 +20,14 @@ from services.reconfigurator.nodes import Node, read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
-from shared.bus.cell_config import wait_and_check_config
+from shared.bus.cell_config import wait_for_config
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.watch import BusWatch
 from shared.database.schema import open_database
 from shared.errors import BadInput
-from shared.messages.cell import DEFAULT_CACHE, DEFAULT_THRESHOLDS, CellConfig, is_exact
+from shared.messages.cell import CACHES, DEFAULT_THRESHOLDS, CellConfig, is_exact
 from shared.messages.plans import ReconfiguratorStats
 from shared.messages.stats import STATS_S
 from shared.metrics import serve_metrics
@@ -45,7 +45,6 @@ class ReconfigurationConfig:
 
     planner: Planner
     profile: LatencyProfile
-    predictor: str | None  # version of the step predictor; None: there is none
 
 
 def main() -> int:
@@ -58,7 +57,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     if settings.request_retention_s < settings.window_s:
         text = f"DILASERVE_REQUEST_RETENTION_S={settings.request_retention_s:g}: accepted: at least "
         raise BadInput(f"{text}DILASERVE_WINDOW_S={settings.window_s:g}, which decisions read", "request_retention_s")
-    predictor = read_reconfiguration(settings).predictor  # reports wrong settings before the start
+    read_reconfiguration(settings)  # reports wrong settings before the start
     engine = open_database(settings.database_url)
     metrics = ReconfiguratorMetrics()
     serve_metrics(metrics.registry, settings)
@@ -67,7 +66,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(monitor(bus, engine, metrics, settings.request_retention_s, stop))
-                group.create_task(plan(bus, engine, settings, predictor, metrics, stop))
+                group.create_task(plan(bus, engine, settings, metrics, stop))
         finally:
             await engine.dispose()
 
@@ -75,13 +74,13 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
 
 
 def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | None = None) -> ReconfigurationConfig:
-    """`cell` has the values that the settings lack. Raises: BadInput naming the fault in the settings or in a file that
-    they name."""
+    """`cell`: the configuration of the cell; None: the defaults. Raises: BadInput naming the fault in the settings or a
+    file that they name."""
     nodes = read_nodes(settings.nodes)
     if not nodes and settings.launcher != "none":
         raise BadInput("DILASERVE_NODES must name the nodes as NAME:GPUS, separated by commas", "nodes")
-    thresholds = sorted(cell.used_thresholds if cell else settings.thresholds or DEFAULT_THRESHOLDS)
-    cache = settings.cache or (cell.cache if cell else DEFAULT_CACHE)
+    thresholds = sorted(cell.used_thresholds if cell else DEFAULT_THRESHOLDS)
+    cache = cell.cache if cell else CACHES[0]
     prior: Mapping[float, float] = {}
     card = None
     if settings.predictor or settings.model:
@@ -95,24 +94,14 @@ def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | No
     return ReconfigurationConfig(
         planner=Planner(nodes, planning, prior, cached, settings.solve_s),
         profile=read_profile(Path(settings.profile)) if settings.profile else LatencyProfile({}),
-        predictor=card.version if card else None,
     )
 
 
 async def plan(
-    bus: Bus,
-    engine: AsyncEngine,
-    settings: ReconfiguratorSettings,
-    predictor: str | None,
-    metrics: ReconfiguratorMetrics,
-    stop: asyncio.Event,
+    bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, metrics: ReconfiguratorMetrics, stop: asyncio.Event
 ) -> None:
-    """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set.
-
-    `predictor`: the version of the step predictor. Raises: BadInput if the settings differ from the cell's.
-    """
-    own = {"thresholds": tuple(sorted(set(settings.thresholds))), "cache": settings.cache, "predictor": predictor}
-    cell = await run_until_stopped(stop, wait_and_check_config(bus, own))
+    """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set."""
+    cell = await run_until_stopped(stop, wait_for_config(bus))
     if stop.is_set():
         return
     config = read_reconfiguration(settings, cell)

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from shared.messages.cell import CacheName
 from shared.settings import OptionalNatsUrl, Positive, Seconds, ServiceSettings
 
 Retention = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -19,9 +18,7 @@ class ReconfiguratorSettings(ServiceSettings, frozen=True, kw_only=True):
     model: str = ""  # directory of the served model, for its step predictor
     predictor: str = ""  # directory of a step predictor, for the first tokens per step; empty: the model's
     tp_degrees: tuple[Positive, ...] = (1, 2, 4)  # TP degrees to plan with
-    thresholds: tuple[Threshold, ...] = ()  # thresholds to plan with; empty: the cell's
     batch_sizes: tuple[Positive, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # batch sizes in tokens
-    cache: CacheName | None = None  # KV cache mode; unset: the cell's
     interval_s: Seconds = 300.0  # seconds between two decisions
     window_s: Seconds = 300.0  # seconds of recent workload that a decision considers
     request_retention_s: Retention = 7_776_000.0  # seconds from a request's arrival for which Postgres keeps its row

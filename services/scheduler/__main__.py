@@ -5,8 +5,9 @@ from functools import partial
 
 import structlog
 import uvloop
+from msgspec.structs import replace
 
-from services.scheduler.cell import cell_config, own_values, with_config
+from services.scheduler.cell import cell_config
 from services.scheduler.events import StepsLost
 from services.scheduler.factory import build_core
 from services.scheduler.io.drain_watch import DrainWatch
@@ -27,12 +28,11 @@ from services.scheduler.registry import find_policy
 from services.scheduler.service import SchedulerService
 from services.scheduler.settings import SchedulerSettings
 from shared.background import DeferredTasks
-from shared.bus.cell_config import KeptConfig, settle_config
+from shared.bus.cell_config import KeptConfig
 from shared.bus.client import Bus
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.subjects import stream_names
 from shared.bus.watch import BusWatch
-from shared.cell_config import check_config
 from shared.errors import Superseded
 from shared.health import process_name
 from shared.messages.cell import CellConfig
@@ -59,13 +59,16 @@ def prepare(settings: SchedulerSettings) -> Service:
     name = settings.model_name or default_model_name(settings.model)
     text = TextModel(directory, name, reads_control=settings.control_tokens_in_messages)
     card = find_predictor_card(settings.predictor, directory)
+    config = cell_config(settings, text.card, card)
+    settings = replace(settings, cache=config.cache)
     metrics = SchedulerMetrics()
     serve_metrics(metrics.registry, settings)
-    return serve_on_bus("scheduler", settings, partial(serve, settings, text, card, metrics))
+    return serve_on_bus("scheduler", settings, partial(serve, settings, config, text, card, metrics))
 
 
 async def serve(
     settings: SchedulerSettings,
+    config: CellConfig,
     text: TextModel,
     card: PredictorCard | None,
     metrics: SchedulerMetrics,
@@ -73,28 +76,23 @@ async def serve(
     stop: asyncio.Event,
 ) -> int:
     """Lead the cell and serve until `stop` is set. Returns: the exit status."""
-    config = await run_until_stopped(stop, agree(bus, settings, text, card))
-    if config is None:
-        return 0
-    settings = with_config(settings, config)
+    set_up = partial(bus.ensure_set_up, settings.max_stored_bytes, settings.stream_replicas)
+    await run_until_stopped(stop, set_up())
     caching, needs_profile = config.cache != "none", find_policy(config.policy).needs_profile
     instances = InstanceEvents(text.card.name, needs_profile=needs_profile, caching=caching)
     lease = await run_until_stopped(stop, lead(bus, instances.watch))
     if lease is None:
         return 0
-    stored = await run_until_stopped(stop, settle_config(bus, config))
+    kept_config = KeptConfig(bus, config)
+    await run_until_stopped(stop, kept_config.store())
     recovery = await run_until_stopped(stop, Recovery.start(bus))
-    if stored != config or recovery is None:
+    if recovery is None:
         await lease.release()
-        if stop.is_set():
-            return 0
-        log.warning("stopping", reason="the configuration of the cell was replaced during the standby")
-        return 1
+        return 0
     log.info("leading", epoch=lease.epoch, policy=config.policy)
     if not config.predictor and find_policy(config.policy).uses_estimates:
         log.warning("no step predictor: estimates follow from each request's own steps", fix="dilaserve tune")
-    queue, drain, kept_config = EventQueue(), DrainWatch(bus), KeptConfig(bus, config)
-    set_up = partial(bus.ensure_set_up, settings.max_stored_bytes, settings.stream_replicas)
+    queue, drain = EventQueue(), DrainWatch(bus)
     streams = KeptStreams(bus, set_up, lambda: queue.put(StepsLost()))
     described = [*streams.described, drain.stream, kept_config.stream]
     watch = BusWatch(bus, described, LOOK_S, expected=stream_names(bus.subjects))
@@ -102,7 +100,7 @@ async def serve(
     clock = watch.clock
     outcomes = OutcomeStore(bus, clock, text)
     core = build_core(settings, text, card, lease.epoch, asks_predictor=bool(config.predictor))
-    predictor = PredictorClient(bus, core.settings.thresholds, queue)
+    predictor = PredictorClient(bus, core.settings.thresholds, config.predictor, queue)
     deferred = DeferredTasks()
     preparer = RequestPreparer(
         bus,
@@ -131,7 +129,7 @@ async def serve(
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
-    for follower in (streams.keep, kept_config.settle, drain.read_order, requests.deliveries.check):
+    for follower in (streams.keep, kept_config.keep, drain.read_order, requests.deliveries.check):
         watch.follow(follower)
     await requests.subscribe_cancels()
     await Lookups(bus, requests, core).subscribe()
@@ -156,15 +154,6 @@ async def serve(
     await outcomes.drain()
     await lease.release()
     return 0
-
-
-async def agree(bus: Bus, settings: SchedulerSettings, text: TextModel, card: PredictorCard | None) -> CellConfig:
-    """Set up the cell, and return its configuration: that of its first scheduler. Raises: BadInput if the environment
-    differs from it."""
-    await bus.ensure_set_up(settings.max_stored_bytes, settings.stream_replicas)
-    config = await settle_config(bus, cell_config(settings, text.card, card))
-    check_config(bus.subjects.cell, config, own_values(settings, text.card, card))
-    return config
 
 
 async def lead(bus: Bus, instances: InstanceWatch) -> Lease:

@@ -1,19 +1,16 @@
-"""The configuration of the cell, by the settings of a scheduler, and the settings by the configuration. Pure."""
-
-from msgspec.structs import replace
+"""The configuration of the cell, by the settings of a scheduler. Pure."""
 
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
-from shared.cell_config import default_cache
 from shared.edits import NO_EDITS
 from shared.errors import BadInput
-from shared.messages.cell import DEFAULT_SLO_S, CellConfig
+from shared.messages.cell import DEFAULT_SLO_S, CellConfig, cache_of
 from shared.messages.instances import ModelCard
 from shared.predictor_card import PredictorCard
 
 
 def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCard | None) -> CellConfig:
-    """The configuration that the first scheduler of a cell writes. Unset values follow the model and its predictor.
+    """The configuration that the scheduler writes when it leads. Unset values follow the model and its predictor.
 
     Raises: BadInput if the model cannot be served with a value.
     """
@@ -24,7 +21,7 @@ def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCa
         thresholds=settings.candidates,
         threshold=settings.one_threshold if entry.one_threshold else None,
         default_slo_s=settings.default_slo_s or DEFAULT_SLO_S,
-        cache=settings.cache or default_cache(model),
+        cache=cache_of(settings.cache, model.block_length),
         edit_threshold=_edit_threshold(settings, model),
         predictor=card.version if card and entry.uses_estimates else "",
     )
@@ -38,31 +35,3 @@ def _edit_threshold(settings: SchedulerSettings, model: ModelCard) -> float:
         message = f"DILASERVE_EDIT_THRESHOLD={own:g}: {model.name} does not change tokens; accepted: 1, or unset"
         raise BadInput(message, "edit_threshold")
     return own
-
-
-def own_values(settings: SchedulerSettings, model: ModelCard, card: PredictorCard | None) -> dict[str, object]:
-    """The values that this scheduler's environment sets; None or empty if it does not."""
-    return {
-        "model": model.name,
-        "policy": settings.policy,
-        "thresholds": settings.candidates if settings.thresholds else (),
-        "threshold": settings.threshold,
-        "default_slo_s": settings.default_slo_s,
-        "cache": settings.cache,
-        "edit_threshold": settings.edit_threshold,
-        "predictor": card.version if card else "none",
-    }
-
-
-def with_config(settings: SchedulerSettings, config: CellConfig) -> SchedulerSettings:
-    """The settings of a scheduler in a cell of this configuration. Raises: BadInput if it has an unknown policy."""
-    find_policy(config.policy)
-    return replace(
-        settings,
-        policy=config.policy,
-        thresholds=config.thresholds,
-        threshold=config.threshold,
-        default_slo_s=config.default_slo_s,
-        cache=config.cache,
-        edit_threshold=config.edit_threshold,
-    )

@@ -20,13 +20,13 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
 
     model: str  # model directory or hub id; the scheduler reads its tokenizer and configuration
     model_name: str = ""  # model name in the API; empty: the directory's name
-    policy: PolicyName | None = None  # scheduling policy; unset: the cell's
-    threshold: Threshold | None = None  # of the policies with one for all; unset: the cell's
-    thresholds: tuple[Threshold, ...] = ()  # candidate thresholds of the other policies; empty: the cell's
+    policy: PolicyName | None = None  # scheduling policy; unset: dilaserve
+    threshold: Threshold | None = None  # of the policies with one for all; unset: the highest candidate
+    thresholds: tuple[Threshold, ...] = ()  # candidates of the other policies; empty: 0.5,0.6,0.7,0.8,0.9
     max_held_requests: Annotated[int, msgspec.Meta(ge=1)] = 20_000  # requests held at a time; the others wait
-    default_slo_s: Seconds | None = None  # SLO in seconds of a request without one; unset: the cell's
-    cache: CacheName | None = None  # KV cache mode; unset: the cell's
-    edit_threshold: Threshold | None = None  # LLaDA2.1's second threshold; 1: no token changes; unset: the cell's
+    default_slo_s: Seconds | None = None  # SLO in seconds of a request without one; unset: 5
+    cache: CacheName | None = None  # KV cache mode of the workers; unset: block if the model is block-causal, else dual
+    edit_threshold: Threshold | None = None  # LLaDA2.1's second threshold; 1: no token changes; unset: the model's
     predictor: str = ""  # directory of the predictor's card; empty: `predictor` in the model's directory
     margin_steps: Margin = 0.0  # steps of slack before a deadline (policy paper)
     guaranteed_priority: int | None = None  # requests of at least this priority keep all thresholds under load

@@ -31,10 +31,10 @@ from services.worker.patterns.pattern_cache import PatternCache, PatternCompiler
 from services.worker.profile.stored_profile import default_directory, given_profile, stored_profile
 from services.worker.service import WorkerService
 from services.worker.settings import WorkerSettings
-from shared.bus.cell_config import check_before_start
+from shared.bus.cell_config import wait_for_config_before_start
 from shared.bus.client import Bus
-from shared.cell_config import default_cache
 from shared.errors import BadInput
+from shared.messages.cell import cache_of
 from shared.messages.instances import Instance
 from shared.messages.versions import VERSION
 from shared.metrics import serve_metrics
@@ -68,11 +68,8 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
     directory, _ = check_model(choice)
     config, instance = read_config(directory), _describe(settings)
-    if settings.cache is not None:
-        check_mode(CacheMode(settings.cache), config)
-    own = {"model": instance.model.name, "cache": settings.cache}
-    cell = asyncio.run(check_before_start(instance.instance_id, settings, own))
-    mode = CacheMode(settings.cache or (cell.cache if cell else default_cache(instance.model)))
+    cell = asyncio.run(wait_for_config_before_start(instance.instance_id, settings))
+    mode = CacheMode(cell.cache if cell else cache_of(None, instance.model.block_length))
     check_mode(mode, config)
     size = CacheSize(settings.max_batch_requests, settings.cache_tokens, settings.max_batch_tokens)
     metrics = WorkerMetrics(instance)

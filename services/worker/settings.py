@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from shared.messages.cell import CacheName
 from shared.settings import Positive, Seconds, ServiceSettings
 
 PrefixShare = Annotated[float, msgspec.Meta(ge=0, le=0.9)]
@@ -27,7 +26,6 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"  # device type; auto: cuda if present
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # number format; auto: by device
     attention: Literal["auto", "torch", "flash-attn", "fallback"] = "auto"  # kernel; auto: torch's where it can run
-    cache: CacheName | None = None  # KV cache mode; unset: the cell's
     cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
     prefix_cache: PrefixShare = 0.25  # share of the KV cache for common prefixes of prompts (block-causal models)
     max_batch_tokens: Positive = 8192  # most tokens computed by one iteration

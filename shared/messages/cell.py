@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from shared.errors import BadInput
 from shared.messages.numbers import Positive
 
 DEFAULT_SLO_S = 5.0
@@ -11,8 +12,19 @@ DEFAULT_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 CacheName = Literal["none", "prefix", "dual", "block"]
-DEFAULT_CACHE: CacheName = "dual"
-DEFAULT_BLOCK_CAUSAL_CACHE: CacheName = "block"
+CACHES: tuple[CacheName, ...] = ("dual", "prefix", "none")  # of a model, the fastest first
+BLOCK_CAUSAL_CACHES: tuple[CacheName, ...] = ("block", "none")
+
+
+def cache_of(named: CacheName | None, block_length: int | None, setting: str = "DILASERVE_CACHE=") -> CacheName:
+    """The KV cache that `setting` names; None: the fastest one of the model. `block_length`: of a block-causal model.
+
+    Raises: BadInput if the model cannot use it.
+    """
+    possible = BLOCK_CAUSAL_CACHES if block_length else CACHES
+    if named is not None and named not in possible:
+        raise BadInput(f"{setting}{named}: not possible with this model; accepted: {', '.join(possible)}", "cache")
+    return named or possible[0]
 
 
 def is_exact(cache: CacheName | None) -> bool:
@@ -21,7 +33,7 @@ def is_exact(cache: CacheName | None) -> bool:
 
 
 class CellConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Scheduler -> all services: the values that are the same in every service of a cell.
+    """Scheduler -> all services: the values that every service of a cell uses, from the environment of its scheduler.
 
     Subject: dilaserve.<cell>.config. Does not expire.
     """

@@ -1,19 +1,17 @@
-"""The configuration of a cell on a real bus: who writes it, who waits for it, and who refuses to start."""
+"""The configuration of a cell on a real bus: its scheduler's environment sets it, and the other services read it."""
 
 import asyncio
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from shared.bus.cell_config import KeptConfig, read_config, replace_config, settle_config, wait_and_check_config
+from shared.bus.cell_config import KeptConfig, read_config, wait_for_config
 from shared.bus.client import Bus
 from shared.bus.watch import BusWatch
-from shared.errors import BadInput
 from shared.messages.cell import CellConfig
-from tests.builders import scheduler_stats
+from tests.support.leader import leading
 from tests.support.nats import NatsServer
 from tests.support.services import service, stop
 from tests.support.waiting import reached, until
@@ -23,112 +21,79 @@ CONFIG = CellConfig(model="tiny-llada", policy="dilaserve", cache="dual")
 SLOWER = CellConfig(model="tiny-llada", policy="dilaserve", cache="dual", default_slo_s=20.0)
 
 
-async def ended(process: subprocess.Popen[bytes]) -> int:
-    return await asyncio.to_thread(process.wait, LIMIT_S)
-
-
 @pytest.fixture
 def settings(nats_server: NatsServer, bus: Bus, tiny_model_dir: Path) -> dict[str, object]:
     return {"nats_url": nats_server.url, "cell": bus.subjects.cell, "model": tiny_model_dir}
 
 
-async def test_the_first_configuration_stays_until_it_is_replaced(bus: Bus) -> None:
-    assert await read_config(bus) is None
-    assert await settle_config(bus, CONFIG) == CONFIG
-    assert await settle_config(bus, SLOWER) == CONFIG
-    await replace_config(bus, SLOWER)
-    assert await read_config(bus) == SLOWER
+async def holds(bus: Bus, config: CellConfig) -> None:
+    """Wait until the bus has this configuration."""
+
+    async def is_stored() -> bool:
+        return await read_config(bus) == config
+
+    await until(is_stored, LIMIT_S)
 
 
-async def test_it_can_be_replaced_before_a_scheduler_has_set_up_the_cell(nats_server: NatsServer) -> None:
-    bus = await Bus.connect(nats_server.url, "not-set-up", name="test")
-    await replace_config(bus, CONFIG)
-    await bus.set_up()  # as the scheduler does later
-    assert await settle_config(bus, SLOWER) == CONFIG
-    await bus.close()
-
-
-async def test_a_service_waits_for_the_configuration_and_takes_it(bus: Bus) -> None:
-    waiting = asyncio.create_task(wait_and_check_config(bus, {"cache": "dual"}))
+async def test_a_service_takes_the_values_of_the_leader_not_of_an_earlier_start(bus: Bus) -> None:
+    await KeptConfig(bus, SLOWER).store()
+    waiting = asyncio.create_task(wait_for_config(bus))
     await bus.nc.flush()
-    await settle_config(bus, CONFIG)
-    assert await asyncio.wait_for(waiting, LIMIT_S) == CONFIG
-    with pytest.raises(BadInput, match="DILASERVE_CACHE=none, not dual"):
-        await wait_and_check_config(bus, {"cache": "none"})
+    assert not waiting.done()
+    async with leading(bus, CONFIG):
+        assert await asyncio.wait_for(waiting, LIMIT_S) == CONFIG
 
 
 async def test_a_service_starts_under_a_scheduler_of_an_earlier_version(bus: Bus) -> None:
-    async def lead() -> None:
-        while True:
-            await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats())
-            await asyncio.sleep(0.01)
-
-    leading = asyncio.create_task(lead())
-    assert await asyncio.wait_for(wait_and_check_config(bus, {"cache": "none"}), LIMIT_S) is None
-    leading.cancel()
+    async with leading(bus, None):
+        assert await asyncio.wait_for(wait_for_config(bus), LIMIT_S) is None
 
 
-async def test_the_leader_stores_a_lost_configuration_again(bus: Bus) -> None:
-    await settle_config(bus, CONFIG)
+async def test_the_leader_stores_a_configuration_again_that_was_lost_or_replaced(bus: Bus) -> None:
     kept = KeptConfig(bus, CONFIG)
     watch = BusWatch(bus, [kept.stream], 0.01)
-    watch.follow(kept.settle)
+    watch.follow(kept.keep)
     keeping = asyncio.create_task(watch.run())
-
-    async def is_stored() -> bool:
-        return await read_config(bus) == CONFIG
-
+    await holds(bus, CONFIG)
     await bus.nc.publish(bus.subjects.config, b"damaged")
-    await until(is_stored)
+    await holds(bus, CONFIG)
     await bus.js.purge_stream(bus.subjects.stream("CONFIG"))
-    await until(is_stored)
+    await holds(bus, CONFIG)
     with capture_logs() as logs:
-        await replace_config(bus, SLOWER)
+        await bus.store(bus.subjects.config, SLOWER)
         await reached(lambda: bool(logs))
-    assert "was replaced" in logs[0]["event"]
-    assert await read_config(bus) == SLOWER
+        await holds(bus, CONFIG)
+    assert "changed" in logs[0]["event"]
     keeping.cancel()
 
 
-async def test_a_scheduler_writes_the_configuration_of_a_cell_that_has_none(
-    bus: Bus, settings: Mapping[str, object], tmp_path: Path
-) -> None:
-    with service("scheduler", settings, tmp_path / "log"):
-
-        async def is_written() -> bool:
-            return await read_config(bus) == CONFIG
-
-        await until(is_written)
-
-
-@pytest.mark.parametrize(
-    ("name", "own", "differing"),
-    [
-        ("scheduler", {"default_slo_s": 9}, "DILASERVE_DEFAULT_SLO_S=9.0, not 5.0"),
-        ("gateway", {"model_name": "other", "port": 0}, "the model other, not tiny-llada"),
-        ("reconfigurator", {"launcher": "process", "nodes": "local:2", "thresholds": 0.7}, "DILASERVE_THRESHOLDS=0.7"),
-    ],
-)
-async def test_a_service_with_another_value_ends_with_one_line(
-    name: str, own: dict[str, object], differing: str, bus: Bus, settings: dict[str, object], tmp_path: Path
-) -> None:
-    await settle_config(bus, CONFIG)
-    with service(name, {**settings, "log_level": "error", **own}, tmp_path / "log") as running:
-        assert await ended(running) == 2
-    [line] = (tmp_path / "log").read_text().splitlines()
-    assert line.startswith(f"{name}: not as in the cell {bus.subjects.cell}: {differing}")
-
-
-@pytest.mark.slow
-async def test_a_scheduler_on_standby_does_not_lead_after_a_replacement(
+async def test_the_environment_of_the_scheduler_that_leads_sets_the_values(
     bus: Bus, settings: Mapping[str, object], tmp_path: Path
 ) -> None:
     log = tmp_path / "standby"
     with service("scheduler", settings, tmp_path / "leader") as leader:
-        await reached(lambda: "leading" in (tmp_path / "leader").read_text())
-        with service("scheduler", settings, log) as standby:
-            await reached(lambda: "standing by" in log.read_text())
-            await replace_config(bus, SLOWER)
+        await holds(bus, CONFIG)
+        with service("scheduler", {**settings, "default_slo_s": 20}, log):
+            await reached(lambda: "standing by" in log.read_text(), LIMIT_S)
+            assert await read_config(bus) == CONFIG
             assert await asyncio.to_thread(stop, leader) == 0
-            assert await ended(standby) == 1
-    assert "was replaced during the standby" in log.read_text()
+            await holds(bus, SLOWER)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("gateway", {"port": 0, "default_slo_s": 9}),
+        ("predictor", {"predictor": "", "cache": "none"}),
+        ("reconfigurator", {"thresholds": 0.7, "cache": "none"}),
+    ],
+)
+async def test_a_service_whose_environment_repeats_a_value_takes_that_of_the_cell(
+    name: str, own: dict[str, object], bus: Bus, settings: dict[str, object], tmp_path: Path
+) -> None:
+    log, alive = tmp_path / "log", tmp_path / "alive"
+    async with leading(bus, CONFIG):
+        with service(name, {**settings, **own, "alive_file": alive}, log) as running:
+            await reached(alive.exists, LIMIT_S)
+            assert running.poll() is None
+            assert stop(running) == 0, log.read_text()

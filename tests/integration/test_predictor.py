@@ -12,11 +12,9 @@ import pytest
 
 from services.predictor.model import load_predictor
 from shared.arrays import pack_float32, pack_int32, unpack_float32
-from shared.bus.cell_config import settle_config
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.messages.predict import PredictSteps, StepsLeft
-from tests.builders import ANY_MODEL
 from tests.support.nats import NatsServer
 from tests.support.services import service, stop
 from tests.support.trajectories import THRESHOLDS, random_trajectory, write_predictor
@@ -32,7 +30,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def settings(bus: Bus, nats_server: NatsServer, directory: Path) -> Mapping[str, object]:
-    await settle_config(bus, ANY_MODEL)
     return {"nats_url": nats_server.url, "cell": bus.subjects.cell, "predictor": directory}
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import nats
+import nats.errors
 import pytest
 from msgspec.structs import replace
 from nats.aio.msg import Msg
@@ -478,7 +479,10 @@ async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) ->
         return decode((await shared.bus.nc.request(subjects.lookup(request_id), b"")).data, ActiveRequest)
 
     async def is_known() -> bool:
-        return (await look_up(name)).is_known
+        try:
+            return (await look_up(name)).is_known
+        except nats.errors.NoRespondersError:  # the scheduler starts
+            return False
 
     await until(is_known)
     found = await look_up(name)

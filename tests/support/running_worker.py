@@ -3,18 +3,18 @@
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from shared.bus.cell_config import settle_config
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import StepResults
 from tests.builders import ANY_MODEL
 from tests.support.golden import COPY
+from tests.support.leader import leading
 from tests.support.nats import NatsServer
 from tests.support.services import service
 
@@ -27,21 +27,14 @@ Start = Callable[..., subprocess.Popen[bytes]]
 @pytest.fixture
 async def start_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts workers in the test's cell and stops them at the end."""
-    await settle_config(bus, ANY_MODEL)
-    with ExitStack() as stack:
+    common = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "threads": 1, "model": MODEL, "dtype": "float32"}
+    async with leading(bus, ANY_MODEL):
+        with ExitStack() as stack:
 
-        def start(**settings: object) -> subprocess.Popen[bytes]:
-            own = {
-                "nats_url": nats_server.url,
-                "cell": bus.subjects.cell,
-                "threads": 1,
-                "model": MODEL,
-                "dtype": "float32",
-            } | settings
-            running: AbstractContextManager[subprocess.Popen[bytes]] = service("worker", own, tmp_path / "worker.log")
-            return stack.enter_context(running)
+            def start(**settings: object) -> subprocess.Popen[bytes]:
+                return stack.enter_context(service("worker", common | settings, tmp_path / "worker.log"))
 
-        yield start
+            yield start
 
 
 @pytest.fixture

@@ -26,8 +26,10 @@ HOLD_OFF_S = 1.0  # time for which an unavailable predictor receives no requests
 class PredictorClient:
     """Puts the predictor's answers into the event queue."""
 
-    def __init__(self, bus: Bus, thresholds: tuple[float, ...], queue: EventQueue) -> None:
+    def __init__(self, bus: Bus, thresholds: tuple[float, ...], version: str, queue: EventQueue) -> None:
+        """`version`: of the predictor; answers of another one are not used."""
         self._bus = bus
+        self._version = version
         self._thresholds = pack_float32(thresholds)
         self._count = len(thresholds)
         self._queue = queue
@@ -53,12 +55,11 @@ class PredictorClient:
         )
         try:
             reply = await self._call(encode(message), command)
-            answer = unpack_float32(decode(reply.data, StepsLeft).steps_left)
-            steps_left = _finite(answer.reshape(len(command.tickets), self._count).astype(np.float64))
+            steps_left = self._read(reply.data, len(command.tickets))
         except (*BUS_ERRORS, BadInput, ValueError) as error:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._unavailable_until_s:
-                log.warning("step predictor did not answer; using the one-shot estimate", error=repr(error))
+                log.warning("no answer of the step predictor; using the one-shot estimate", error=repr(error))
             self._unavailable_until_s = loop.time() + HOLD_OFF_S
             self._queue.put(EstimatesFailed(command.tickets))
         else:
@@ -72,9 +73,15 @@ class PredictorClient:
             subject, headers = self._bus.subjects.predict, trace_headers()
             return await self._bus.nc.request(subject, payload, timeout=ANSWER_TIMEOUT_S, headers=headers)
 
+    def _read(self, data: bytes, requests: int) -> Float64:
+        """The estimates in an answer. Shape: [requests, thresholds].
 
-def _finite(steps_left: Float64) -> Float64:
-    """Raises: ValueError if an estimate is not a number, or infinite. Shapes: any -> the same."""
-    if not np.isfinite(steps_left).all():
-        raise ValueError("an estimate is not finite")
-    return steps_left
+        Raises: BadInput if the predictor has another version; ValueError if an estimate is not finite.
+        """
+        answer = decode(data, StepsLeft)
+        if answer.predictor != self._version:
+            raise BadInput(f"the predictor has the version {answer.predictor}, the cell {self._version}")
+        steps_left = unpack_float32(answer.steps_left).reshape(requests, self._count).astype(np.float64)
+        if not np.isfinite(steps_left).all():
+            raise ValueError("an estimate is not finite")
+        return steps_left

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from multiprocessing.context import SpawnProcess
@@ -28,13 +28,13 @@ from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.weights_digest import weights_digest
 from services.worker.monitoring import watchdog
-from shared.bus.cell_config import settle_config
 from shared.bus.client import Bus
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, write_profile
 from shared.settings import to_environ
 from tests.builders import ANY_MODEL
+from tests.support.leader import leading
 from tests.support.nats import NatsServer
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.steps import Decode, jobs_for, read_results
@@ -46,9 +46,8 @@ StartFaulty = Callable[[Fault], AbstractContextManager[SpawnProcess]]
 
 
 @pytest.fixture
-async def faulty_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> StartFaulty:
+async def faulty_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> AsyncIterator[StartFaulty]:
     """Starts a worker in a process of its own, whose main function injects the fault."""
-    await settle_config(bus, ANY_MODEL)
     profile = tmp_path / "profile.csv"
     write_profile(profile, LatencyProfile.from_rows([(1, 32, StepKind.RECOMPUTE, 0.01)]))
     settings = {"nats_url": nats_server.url, "cell": bus.subjects.cell, "threads": 1, "model": MODEL}
@@ -63,7 +62,8 @@ async def faulty_worker(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> St
         finally:
             worker.kill()
 
-    return start
+    async with leading(bus, ANY_MODEL):
+        yield start
 
 
 async def run_a_step(bus: Bus, instance: Instance) -> None:

@@ -11,7 +11,6 @@ import pytest
 from services.worker.__main__ import main
 from services.worker.io.startup_registration import startup_registration
 from services.worker.settings import WorkerSettings
-from shared.bus.cell_config import replace_config, settle_config
 from shared.bus.client import Bus
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.model_card import read_model_card
@@ -19,6 +18,7 @@ from shared.profile import LatencyProfile
 from shared.settings import read_settings, to_environ
 from tests.builders import ANY_MODEL
 from tests.support.golden import COPY, threshold_cases
+from tests.support.leader import leading
 from tests.support.nats import NatsServer
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
@@ -35,8 +35,9 @@ def own_signals() -> Iterator[None]:
 
 
 async def test_golden_cases_decode_over_the_bus(bus: Bus, start_worker: Start, registered: Registrations) -> None:
-    start_worker()
+    start_worker(cache="dual")  # the cell's configuration has "none"
     instance = await registered.instance()
+    assert instance.cache_tokens == 0
     cases = threshold_cases(("llada/seed1",), ("none",), COPY)[:4]
     mask_id = instance.model.mask_token_id
     decodes = [Decode(i, c.prompt, len(c.output), c.block_length, c.threshold, mask_id) for i, c in enumerate(cases)]
@@ -150,11 +151,11 @@ async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
     server.start()
     bus = await Bus.connect(server.url, "restart", name="test")
     await bus.set_up()
-    await settle_config(bus, ANY_MODEL)
     settings = {"nats_url": server.url, "cell": "restart", "threads": 1, "model": MODEL}
     try:
         with service("worker", settings, tmp_path / "worker.log"):
-            instance = await _first_instance(bus)
+            async with leading(bus, ANY_MODEL):
+                instance = await _first_instance(bus)
             await bus.close()
             server.stop(kill=True)
             server.start()
@@ -210,21 +211,6 @@ def test_invalid_settings_are_reported_in_one_line(
     assert main(to_environ({"model": MODEL, **settings})) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert complaint in line
-
-
-def test_a_worker_with_another_cache_than_the_cell_ends_with_one_line(
-    nats_server: NatsServer, own_signals: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def configure() -> None:
-        bus = await Bus.connect(nats_server.url, "another-cache", name="test")
-        await replace_config(bus, ANY_MODEL)
-        await bus.close()
-
-    asyncio.run(configure())
-    settings = {"nats_url": nats_server.url, "cell": "another-cache", "model": MODEL, "cache": "dual"}
-    assert main(to_environ({**settings, "log_level": "error"})) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "DILASERVE_CACHE=dual, not none" in line
 
 
 def test_an_invalid_setting_ends_the_process_with_status_2(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_an_option_sets_every_service_that_has_its_setting(tmp_path: Path) -> No
     given: dict[str, Any] = {"cache": "none", "default_slo_s": 7.0, "profile": tmp_path / "p.csv", "shed": True}
     _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), **given)
     expected = {
-        "DILASERVE_CACHE": ("none", {"scheduler", "worker", "reconfigurator"}),
+        "DILASERVE_CACHE": ("none", {"scheduler"}),
         "DILASERVE_DEFAULT_SLO_S": ("7.0", {"scheduler"}),
         "DILASERVE_PROFILE": (str(tmp_path / "p.csv"), {"worker", "reconfigurator"}),
         "DILASERVE_SHED": ("true", {"scheduler"}),

@@ -22,13 +22,9 @@ def test_foreign_labels_identify_no_instance() -> None:
 
 def test_workers_get_their_settings_and_no_secret() -> None:
     environ = {"DILASERVE_DATABASE_URL": "secret", "DILASERVE_MODEL": "m", "OTEL_X": "y", "HOME": "/"}
-    variables = template(environ, nats_url="nats://bus", cache="dual").environ_of(SPEC)
+    variables = template(environ, nats_url="nats://bus").environ_of(SPEC)
     assert (variables["DILASERVE_MODEL"], variables["OTEL_X"]) == ("m", "y")
-    assert (variables["DILASERVE_NATS_URL"], variables["DILASERVE_CACHE"], variables["DILASERVE_CELL"]) == (
-        "nats://bus",
-        "dual",
-        "east",
-    )
+    assert (variables["DILASERVE_NATS_URL"], variables["DILASERVE_CELL"]) == ("nats://bus", "east")
     assert not {"DILASERVE_DATABASE_URL", "HOME"} & set(variables)
 
 

@@ -13,17 +13,7 @@ LABEL = "dilaserve."
 CELL, NODE, GPUS = LABEL + "cell", LABEL + "node", LABEL + "gpus"
 MODEL_VARIABLE = f"{PREFIX}MODEL"  # both services read it
 # Settings whose values workers take from the reconfigurator
-COMMON = (
-    "nats_url",
-    "nats_ca",
-    "cell",
-    "log_level",
-    "log_format",
-    "otlp_endpoint",
-    "metrics_host",
-    "metrics_port",
-    "cache",
-)
+COMMON = ("nats_url", "nats_ca", "cell", "log_level", "log_format", "otlp_endpoint", "metrics_host", "metrics_port")
 ALIAS = "worker"  # network alias of all workers; Prometheus finds them by it
 SHM_BYTES = 1 << 30  # NCCL's ranks use shared memory; an engine's default is 64 MiB
 
