@@ -2,9 +2,9 @@
 
 python -m experiments.clients --only openai_python,langchain
 
-Each program of tests/clients/ runs in its own environment below build/clients/, which is made again if its packages
-change. The clients find the stack by OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and
-ANTHROPIC_API_KEY, as they find the servers of OpenAI and Anthropic.
+Each client runs in its own environment below build/clients/, which is made again if its packages change. The clients
+find the stack by OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, as they find the
+servers of OpenAI and Anthropic.
 """
 
 import os
@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from xml.etree import ElementTree
 
 import typer
@@ -39,6 +39,16 @@ OTHERS = (
     "runs schemathesis."
 )
 COLUMNS = ("client", "packages", "passed", "not served, as expected", "failed", "command")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """`pattern`: of the names of its tests in the program; empty: all."""
+
+    name: str
+    packages: Sequence[str]
+    program: Path
+    pattern: str = ""
 
 
 @dataclass(slots=True)
@@ -80,18 +90,18 @@ def first_line(text: str) -> str:
     return line.replace("|", "\\|")[:200]
 
 
-def install(program: Path, packages: Sequence[str]) -> Path:
-    """Make the program's environment, unless one with these packages exists. Returns: its folder.
+def install(client: Client) -> Path:
+    """Make the client's environment, unless one with its packages exists. Returns: its folder.
 
     Raises: RuntimeError if the packages cannot be installed.
     """
-    folder, ready = ENVIRONMENTS / program.stem, ENVIRONMENTS / program.stem / "installed"
-    wanted = " ".join(packages)
+    folder, ready = ENVIRONMENTS / client.name, ENVIRONMENTS / client.name / "installed"
+    wanted, packages = " ".join(client.packages), client.packages
     if ready.exists() and ready.read_text() == wanted:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if program.suffix == ".mjs":
+    if client.program.suffix == ".mjs":
         _run(["npm", "install", "--silent", "--prefix", folder, *packages])
     else:
         constraints = folder / "constraints.txt"
@@ -111,18 +121,20 @@ def _run(command: Sequence[object]) -> None:
         raise RuntimeError(first_line(next((s for s in reversed((ended.stdout + ended.stderr).splitlines()) if s), "")))
 
 
-def run(program: Path, folder: Path, url: str) -> ClientTests:
-    """Run the program's tests against the gateway at this URL."""
+def run(client: Client, folder: Path, url: str) -> ClientTests:
+    """Run the client's tests against the gateway at this URL."""
+    program, pattern = client.program, client.pattern
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "junit.xml"
         if program.suffix == ".mjs":
             shutil.copy(program, folder)  # Node.js looks for packages beside the program
             reporter = ("--test-reporter=junit", f"--test-reporter-destination={report}")
-            command: list[object] = ["node", "--test", *reporter, folder / program.name]
+            chosen = [f"--test-name-pattern=^{pattern}"] if pattern else []
+            command: list[object] = ["node", "--test", *chosen, *reporter, folder / program.name]
         else:
             options = ("-c", os.devnull, "--rootdir", ROOT, "--noconftest", "--import-mode=importlib")
             command = [folder / "bin/python", "-P", "-m", "pytest", "-p", "no:cacheprovider", "-o", "xfail_strict=true"]
-            command += [*options, f"--junitxml={report}", program]
+            command += [*options, f"--junitxml={report}", *(["-k", f"test_{pattern}"] if pattern else []), program]
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environ |= {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "any"}
         environ |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "any"}
@@ -135,12 +147,21 @@ def run(program: Path, folder: Path, url: str) -> ClientTests:
             return ClientTests(failed=[f"the program: {first_line(str(error))}"])
 
 
-def chosen(packages: Mapping[str, Sequence[str]], only: str) -> list[str]:
+def clients_of(packages: Mapping[str, Any]) -> Iterator[Client]:
+    """`packages`: as in packages.toml."""
+    for name, value in packages.items():
+        if isinstance(value, list):
+            yield Client(name, value, next(PROGRAMS.glob(f"{name}.*")))
+        else:
+            yield from (Client(each, own, PROGRAMS / name, each) for each, own in value.items())
+
+
+def chosen(names: Collection[str], only: str) -> list[str]:
     """The clients to run. Raises: BadParameter for one that does not exist."""
-    names = [name for name in only.split(",") if name] or list(packages)
-    if unknown := set(names) - set(packages):
-        raise typer.BadParameter(f"no client {', '.join(sorted(unknown))}; the clients are {', '.join(packages)}")
-    return names
+    wanted = [name for name in only.split(",") if name] or list(names)
+    if unknown := set(wanted) - set(names):
+        raise typer.BadParameter(f"no client {', '.join(sorted(unknown))}; the clients are {', '.join(names)}")
+    return wanted
 
 
 def main(
@@ -149,21 +170,21 @@ def main(
     out: Annotated[Path, typer.Option(help="File of the report.")] = RESULTS / "clients.md",
 ) -> None:
     """Install the clients, start a stack, run them, and print the table. Exit status 1: a client failed."""
-    packages: dict[str, list[str]] = tomllib.loads((PROGRAMS / "packages.toml").read_text())
-    names = chosen(packages, only)
+    clients = {client.name: client for client in clients_of(tomllib.loads((PROGRAMS / "packages.toml").read_text()))}
+    names = chosen(clients, only)
     report, failed = Report("Public clients, unchanged", OTHERS), False
     report.add_columns(*COLUMNS)
     with live_cluster(*OPTIONS) as cluster:
         for name in names:
-            program = next(PROGRAMS.glob(f"{name}.*"))
+            client = clients[name]
             try:
-                outcome = run(program, install(program, packages[name]), cluster.url)
+                outcome = run(client, install(client), cluster.url)
             except RuntimeError as error:
                 outcome = ClientTests(failed=[f"not installed: {error}"])
             failed |= bool(outcome.failed)
             command = f"`make clients ARGS='--only {name}'`"
             cells = ("; ".join(found) or "-" for found in (outcome.passed, outcome.expected, outcome.failed))
-            report.add_row(name, ", ".join(packages[name]), *cells, command)
+            report.add_row(name, ", ".join(client.packages), *cells, command)
     if not only:
         report.write(out)
     raise typer.Exit(1 if failed else 0)
