@@ -17,7 +17,6 @@ from services.gateway.api.routes.keys import key_routes
 from services.gateway.api.routes.messages import MESSAGES_PATH, message_routes
 from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
-from services.gateway.api.routes.responses import response_routes
 from services.gateway.api.routes.tokens import token_routes
 
 
@@ -33,7 +32,7 @@ def build_app(context: AppContext) -> FastAPI:
         telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )
     with_key = (
-        *(completion_routes, response_routes, message_routes, token_routes, file_routes, batch_routes),
+        *(completion_routes, message_routes, token_routes, file_routes, batch_routes),
         *(model_routes, request_routes, cluster_routes, key_routes),
     )
     for routes in with_key:

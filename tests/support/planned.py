@@ -14,5 +14,6 @@ from shared.text import TextModel
 async def planned(text: TextModel, **fields: Any) -> Request:
     """The request of a plain completion with these fields and one choice."""
     planner = BodyPlanner(text, FormCompiler(), ANONYMOUS, Conversations({}, ""))
-    [request] = (await TextBody.model_validate({"model": "m", **fields}).plan(planner)).requests
+    wanted = await TextBody.model_validate({"model": "m", **fields}).wanted(planner)
+    [request] = (await planner.plan(wanted)).requests
     return request

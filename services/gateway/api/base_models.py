@@ -28,15 +28,18 @@ class Lenient(BaseModel):
         if name is not None:
             values = ", ".join(json.dumps(value) for value in self.neutral[name])
             accepted = f"; accepted: {values}" if values else ""
-            raise PydanticCustomError(
-                "unsupported_field", "{name} is not supported{accepted}", {"name": name, "accepted": accepted}
-            )
+            raise unsupported_field(name, f"{name} is not supported{accepted}")
         return self
 
 
 def unsupported(message: str) -> PydanticCustomError:
     """The error of a field whose value is not supported."""
     return PydanticCustomError("unsupported", "{message}", {"message": message})
+
+
+def unsupported_field(name: str, text: str) -> PydanticCustomError:
+    """The error of the field `name` of a model, whose whole text is given."""
+    return PydanticCustomError("unsupported_field", "{text}", {"name": name, "text": text})
 
 
 def wrong_field(name: str, text: str) -> PydanticCustomError:

@@ -36,23 +36,25 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         context.admission.check_rate(key)
         body = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
         model = context.cells_of(body.model)
-        plan = await body.plan(context.planner(model, key))
+        planner = context.planner(model, key)
+        wanted = await body.wanted(planner)
+        plan = await planner.plan(wanted)
         opened = await open_all(context, model, http, body, plan, start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
     request_id = opened[0].request.request_id
-    replies = plan.replies(request_id, created_s)
+    replies = wanted.replies(request_id, created_s)
     ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(body)])
     headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]
     with _ended_by_errors(opened, recorders):
         if body.stream:
-            await _check_not_rejected(http, opened[0], plan.form_field)
+            await _check_not_rejected(http, opened[0], wanted.form_field)
             pairs = enumerate(zip(opened, recorders, strict=True))
-            choices = [StreamedChoice.of(i, each, model.text, own, plan.form_field) for i, (each, own) in pairs]
+            choices = [StreamedChoice.of(i, each, model.text, own, wanted.form_field) for i, (each, own) in pairs]
             return CompletionStream(model.text.decode, choices, replies, headers)
-        outcomes = await _while_connected(http, _completed(opened, plan.form_field))
+        outcomes = await _while_connected(http, _completed(opened, wanted.form_field))
     for inflight in opened:
         inflight.close()
     record = BackgroundTask(_record, recorders, outcomes)
@@ -96,15 +98,14 @@ async def _while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _completed(inflights: Sequence[InFlightRequest], form_field: str) -> list[Outcome]:
-    """The outcomes. Raises: ApiError if a request is not completed."""
-    return await asyncio.gather(*(completed(inflight, form_field) for inflight in inflights))
+    """The outcomes. `form_field`: as in check_completed. Raises: ApiError if a request is not completed."""
 
+    async def completed(inflight: InFlightRequest) -> Outcome:
+        outcome = await inflight.outcome()
+        check_completed(outcome, form_field)
+        return outcome
 
-async def completed(inflight: InFlightRequest, form_field: str) -> Outcome:
-    """The outcome. `form_field`: as in check_completed. Raises: ApiError if the request is not completed."""
-    outcome = await inflight.outcome()
-    check_completed(outcome, form_field)
-    return outcome
+    return await asyncio.gather(*map(completed, inflights))
 
 
 async def _check_not_rejected(http: Request, inflight: InFlightRequest, form_field: str) -> None:

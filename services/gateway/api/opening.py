@@ -28,7 +28,7 @@ async def open_all(
     """Publish the request of each choice, and keep the conversation. Each counts against the key's limits. `start_s`:
     the arrival by `time.perf_counter`."""
     key, opened = key_of(http), list[InFlightRequest]()
-    context.admission.check_plan(key, plan.requests, plan.choices_field, are_run=not plan.outcomes)
+    context.admission.check_plan(key, plan.requests, plan.wanted.choices_field, are_run=not plan.outcomes)
     if plan.outcomes:
         return [EndedRequest(request, end) for request, end in zip(plan.requests, plan.outcomes, strict=True)]
     as_sent = body.model_dump_json() if "Idempotency-Key" in http.headers else None
@@ -39,8 +39,8 @@ async def open_all(
             else:
                 open_one = partial(_open_keyed, context, model, http, as_sent, index, request, start_s)
                 opened.append(await _open_in_time(model, open_one))
-        if plan.keep is not None:
-            await plan.keep(opened[0].request.request_id, opened[0].cell)
+        if plan.wanted.keep is not None:
+            await plan.wanted.keep(opened[0].request.request_id, opened[0].cell)
     except BaseException:
         for inflight in opened:
             inflight.close()

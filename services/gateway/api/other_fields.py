@@ -4,108 +4,57 @@ are left out."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag
+
+T = TypeVar("T")
 
 IGNORED_HEADER = "X-Dilaserve-Ignored"
 ADJUSTED_HEADER = "X-Dilaserve-Adjusted"  # names a limit that the model's room has lowered
 MAX_NAMED = 20  # ignored fields in the header
 MAX_NAME_LENGTH = 100  # characters of a field's path
 
-# By field, the values that have no effect; null has none either. The fields are those of OpenAI, Anthropic, vLLM and
+# Fields by their only value that has no effect; null has none either. They are those of OpenAI, Anthropic, vLLM and
 # TGI, the forms and limits of SGLang, llama.cpp and transformers, and those of servers of diffusion models.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "adapter_id": (),
+_NULL = (
+    *("adapter_id", "alg", "audio", "block_size", "chat_template", "custom_logit_processor", "denoising_steps"),
+    *("diffusion_max_steps", "diffusion_steps", "ebnf", "editing_threshold", "factor", "gen_length", "grammar"),
+    *("guided_whitespace_pattern", "guideline", "instructions", "json_schema", "logprob_token_ids", "lora_path"),
+    *("max_completion_tokens", "max_new_tokens", "max_output_tokens", "n_predict", "num_predict", "num_steps"),
+    *("previous_input_messages", "previous_response", "prompt_embeds", "refusal", "regex", "repetition_detection"),
+    *("steps", "stop_regex", "structural_tag", "system", "template", "thread", "threshold", "tool_prompt"),
+    *("truncate", "truncate_prompt_tokens", "web_search_options"),
+)
+_FALSE = (
+    *("add_special_tokens", "continue_final_message", "decoder_input_details", "diffusing", "do_sample", "echo"),
+    *("enable_response_messages", "guided_json_object", "include_stop_str_in_output", "prefix", "return_full_text"),
+    *("return_prompt_text", "return_token_ids", "return_token_strs", "return_tokens_as_token_ids", "use_beam_search"),
+    *("watermark", "watermarking"),
+)
+_ZERO = (*("alg_temp", "cfg_scale", "min_new_tokens", "min_tokens", "no_repeat_ngram_size"), *("top_n_tokens",))
+_EMPTY = (
+    *("allowed_token_ids", "bad_words", "documents", "functions", "logits_processors", "mcp_servers"),
+    *("stop_sequences",),
+)
+_ONE = (*("best_of", "length_penalty", "num_beams", "repeat_penalty", "typical_p"),)
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(_NULL, ()),
+    **dict.fromkeys(_FALSE, (False,)),
+    **dict.fromkeys(_ZERO, (0,)),
+    **dict.fromkeys(_ONE, (1,)),
+    **dict.fromkeys(_EMPTY, ([],)),
     "add_generation_prompt": (True,),
-    "add_special_tokens": (False,),
-    "alg": (),
-    "alg_temp": (0,),
-    "allowed_token_ids": ([],),
-    "audio": (),
-    "bad_words": ([],),
-    "best_of": (1,),  # of chats
-    "block_size": (),
-    "cfg_scale": (0,),
-    "chat_template": (),
     "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "custom_logit_processor": (),
-    "decoder_input_details": (False,),
-    "denoising_steps": (),
-    "diffusing": (False,),
     "diffusion_config": ({},),
-    "diffusion_max_steps": (),
-    "diffusion_steps": (),
-    "do_sample": (False,),
-    "documents": ([],),
-    "ebnf": (),
-    "echo": (False,),  # of chats
-    "editing_threshold": (),
-    "enable_response_messages": (False,),
-    "factor": (),
     "function_call": ("none", "auto"),
-    "functions": ([],),
-    "gen_length": (),
-    "grammar": (),
-    "guided_json_object": (False,),
-    "guided_whitespace_pattern": (),
-    "guideline": (),
-    "include_stop_str_in_output": (False,),
-    "instructions": (),
-    "json_schema": (),
-    "length_penalty": (1,),
-    "logits_processors": ([],),
-    "logprob_token_ids": (),
-    "lora_path": (),
-    "max_completion_tokens": (),  # of chats
-    "max_new_tokens": (),
-    "max_output_tokens": (),
-    "mcp_servers": ([],),
-    "min_new_tokens": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
-    "n_predict": (),
-    "no_repeat_ngram_size": (0,),
-    "num_beams": (1,),
-    "num_predict": (),
-    "num_steps": (),
-    "prefix": (False,),  # of messages
-    "previous_input_messages": (),
-    "previous_response": (),
-    "prompt_embeds": (),
     "prompt_logprobs": (0, False),
-    "refusal": (),  # of messages
-    "regex": (),
     "remasking": ("low_confidence",),
-    "repeat_penalty": (1,),
-    "repetition_detection": (),
-    "return_full_text": (False,),
-    "return_prompt_text": (False,),
-    "return_token_ids": (False,),
-    "return_token_strs": (False,),
-    "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "steps": (),
-    "stop_regex": (),
-    "stop_sequences": ([],),
-    "structural_tag": (),
     "suffix": ("",),
-    "system": (),
-    "template": (),
-    "thread": (),
-    "threshold": (),
-    "tool_prompt": (),
-    "top_n_tokens": (0,),
-    "truncate": (),
-    "truncate_prompt_tokens": (),
-    "typical_p": (1,),
-    "use_beam_search": (False,),
     "vllm_xargs": ({},),
-    "watermark": (False,),
-    "watermarking": (False,),
-    "web_search_options": (),
 }
 
 # Of prompts without a chat template, to which vLLM adds special tokens by default: the header names this field.
@@ -114,22 +63,19 @@ NEUTRAL_OF_PROMPTS: Mapping[str, tuple[Any, ...]] = {
 }
 
 # Those of a body in another form than a completion's, where a client may give a completion's fields by mistake.
-NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = NEUTRAL | {
+_COMPLETIONS = (
+    *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "max_tokens", "messages", "prompt"),
+    *("reasoning_effort", "structured_outputs"),
+)
+NEUTRAL_IN_OTHER_FORMS: Mapping[str, tuple[Any, ...]] = {
+    **NEUTRAL,
+    **dict.fromkeys(_COMPLETIONS, ()),
     "background": (False,),
     "canvas": (False,),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "logprobs": (False, 0),
-    "max_tokens": (),
-    "messages": (),
     "n": (1,),
-    "prompt": (),
-    "reasoning_effort": (),
     "response_format": ({"type": "text"},),
     "stop": ([],),
-    "structured_outputs": (),
     "top_logprobs": (0,),
 }
 
@@ -151,6 +97,9 @@ class LeftOut(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     type: str
+
+
+OrLeftOut = Annotated[T, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")]  # beside a `leaving_out`
 
 
 def leaving_out(types: str) -> Discriminator:

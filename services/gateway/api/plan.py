@@ -1,4 +1,4 @@
-"""The plan of one body: the requests for its choices, and how the reply is written. Each kind of body makes its own."""
+"""The plan of one body: the requests for its choices. Each kind of body has its own wishes."""
 
 import time
 import uuid
@@ -41,6 +41,8 @@ class WantedCompletion:
     limit: tuple[str, int | None]  # the field that limits the tokens of the text, and its value
     passed: Mapping[str, Any]  # fields that the request has under the same names
     tools: ToolUse
+    replies: WriteReplies
+    keep: Keep | None = None
     stop: Sequence[str] = ()
     forms: Sequence[Form] = ()  # the forms of the text that the client has given
     labels: Sequence[str] = ()  # the texts of a choice, if that is the form
@@ -50,24 +52,31 @@ class WantedCompletion:
     canvas: bool = False
     left_out: Sequence[str] = ()  # fields without effect on this model
 
+    @property
+    def choices_field(self) -> str:
+        """The field that asks for several choices."""
+        return "n" if self.n > 1 else self.prompt_field
+
+    @property
+    def form_field(self) -> str:
+        """The field that gives the form of the text."""
+        return self.forms[0].field if self.forms else TOOLS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyPlan:
     """`requests`: one for each choice. If `outcomes` are known, they need no step and are not published."""
 
+    wanted: WantedCompletion
     requests: Sequence[Request]
     outcomes: Sequence[Outcome] = ()
-    replies: WriteReplies
-    choices_field: str  # asks for several choices
-    form_field: str  # gives the form of the text
     left_out: Sequence[str] = ()  # fields without effect on this model, and parts of a schema that are never written
     adjusted: Mapping[str, str] = field(default_factory=dict)  # the header that names a limit above the model's room
-    keep: Keep | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BodyPlanner:
-    """The parts of the gateway that a body needs to make its plan."""
+    """The parts of the gateway that plan a body."""
 
     text: TextModel
     patterns: FormCompiler
@@ -79,25 +88,22 @@ class BodyPlanner:
         """How the model calls tools."""
         return find_call_syntax(self.text.tool_template)
 
-    async def plan(self, wanted: WantedCompletion, replies: WriteReplies, keep: Keep | None = None) -> BodyPlan:
+    async def plan(self, wanted: WantedCompletion) -> BodyPlan:
         """Tokenize the prompts, and choose the length of each output. Raises: BadInput naming the wrong field."""
         text = self.text
         text.check_tokens(Request(request_id="unnamed", **wanted.passed))
         prompts = [await encode_prompt(prompt, text, wanted.prompt_field) for prompt in wanted.prompts]
-        choices_field = "n" if wanted.n > 1 else wanted.prompt_field
-        fixed: dict[str, Any] = {"replies": replies, "choices_field": choices_field, "keep": keep}
-        form_field = wanted.forms[0].field if wanted.forms else TOOLS
         if wanted.limit[1] == 0:
             outcomes = [_outcome_without_steps(ids, text) for ids in prompts for _ in range(wanted.n)]
             requests = [Request(request_id=outcome.request_id) for outcome in outcomes]
-            return BodyPlan(requests=requests, outcomes=outcomes, form_field=form_field, **fixed)
+            return BodyPlan(wanted=wanted, requests=requests, outcomes=outcomes)
         form = await self._form(wanted)
-        made = [await self._request(wanted, form, form_field, ids) for ids in prompts]
+        made = [await self._request(wanted, form, ids) for ids in prompts]
         seed = wanted.passed.get("seed")
         seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
         requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
-        fixed |= {"left_out": [*wanted.left_out, *form.left_out], "adjusted": _adjusted(wanted, requests)}
-        return BodyPlan(requests=requests, form_field=form_field, **fixed)
+        left_out = [*wanted.left_out, *form.left_out]
+        return BodyPlan(wanted=wanted, requests=requests, left_out=left_out, adjusted=_adjusted(wanted, requests))
 
     async def _form(self, wanted: WantedCompletion) -> TextForm:
         return await self.patterns.form_of(
@@ -108,9 +114,9 @@ class BodyPlanner:
             self.key.key_id,
         )
 
-    async def _request(self, wanted: WantedCompletion, form: TextForm, form_field: str, prompt_ids: Int32) -> Request:
+    async def _request(self, wanted: WantedCompletion, form: TextForm, prompt_ids: Int32) -> Request:
         """The request for a prompt, without its own id and seed."""
-        text = self.text
+        text, form_field = self.text, wanted.form_field
         labels = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
         label_tokens = 1 + max(map(len, labels)) if labels else 0
         block_length = wanted.passed.get("block_length")

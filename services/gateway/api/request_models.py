@@ -3,7 +3,7 @@
 Lists fail at their first wrong item, as reporting a hundred thousand would block the event loop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
@@ -15,14 +15,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
-from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
+from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.form_fields import TextForms
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
-from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
+from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
-from services.gateway.api.text_forms import Form, form_of
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import Choice, NamedTool, ToolCall, ToolChoice, Tools, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, call, turn
@@ -34,15 +34,14 @@ from shared.messages.requests import (
     MAX_TOP_LOGPROBS,
     Request,
 )
+from shared.text import TextModel
 
 MAX_SLO_MS = 24 * 3600 * 1000
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1000  # characters
 MAX_CHOICES = 128  # of one body: prompts times `n`
-MAX_GRAMMAR_LENGTH = 100_000  # characters
 # Variables of chat templates that are not options
 OF_CONVERSATION = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
-MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
 SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
@@ -56,18 +55,8 @@ StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=
 # -1: as many as the model has room for
 NO_LIMIT = BeforeValidator(lambda limit: MAX_OUTPUT_TOKENS if type(limit) is int and limit == -1 else limit)
 MaxTokens = Annotated[int, Field(ge=1), NO_LIMIT]
-Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1000, fail_fast=True)]
-Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
-
-
-class ContentPart(Lenient):
-    text: str
-
-
-class TextPart(ContentPart):
-    type: Literal["text"]
 
 
 def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -79,29 +68,6 @@ def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 TemplateOptions = Annotated[dict[str, Any], AfterValidator(check_template_options)]
-
-
-def check_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
-    """Check that a list has only text parts, whose type is one of `kinds`."""
-    if not isinstance(content, list):
-        return content
-    for i, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in kinds or not isinstance(part.get("text"), str):
-            form = f"{{'type': '{kinds[0]}', 'text': '...'}}"
-            given = (
-                f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if isinstance(kind, str) and kind not in kinds else ""
-            )
-            raise unsupported(f"part {i} must be of the form {form}{given}; only text is supported")
-    return content
-
-
-def joined(content: str | Sequence[ContentPart] | None) -> str:
-    """The text of a content; empty if there is none."""
-    return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
-
-
-TextOrParts = Annotated[str | list[TextPart], BeforeValidator(check_parts)]
 
 
 def _prompts(prompt: Any) -> Any:
@@ -153,100 +119,6 @@ class StreamOptions(Lenient):
     continuous_usage_stats: bool = False  # vLLM's: the usage so far in every chunk with text
 
 
-class SchemaFormat(Lenient):
-    name: str | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
-    strict: bool | None = None  # a text always matches its schema
-    description: str | None = None
-
-
-class ResponseFormat(Lenient):
-    """The form of the text; text_forms.py makes a pattern of it. A schema may be at OpenAI's place, at `schema`, as
-    llama.cpp, Together and Fireworks have it, or at TGI's `value`."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: SchemaFormat | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    value: dict[str, Any] | None = None
-
-    def forms(self) -> list[Form]:
-        """The forms of the text; empty: any text."""
-        own = self.json_schema.schema_ if self.json_schema is not None else None
-        places = {"json_schema.schema": own, "schema": self.schema_, "value": self.value}
-        found = [form_of(f"response_format.{name}", value) for name, value in places.items() if value is not None]
-        return found or ([Form("response_format", "object")] if self.type == "json_object" else [])
-
-    @model_validator(mode="after")
-    def _require_schema(self) -> Self:
-        others = [name for name in ("schema_", "value") if getattr(self, name) is not None]
-        if self.type == "json_schema" and self.json_schema is None and not others:
-            raise wrong_field("json_schema", "is required with type json_schema")
-        if self.type != "json_schema" and self.json_schema is not None:
-            raise wrong_field("json_schema", "is only allowed with type json_schema")
-        if self.type == "text" and others:
-            raise wrong_field(others[0].removesuffix("_"), "is not allowed with type text")
-        return self
-
-
-class StructuredOutputs(Lenient):
-    """vLLM's forms of a text."""
-
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "structural_tag": (),
-        "whitespace_pattern": (),
-        "disable_any_whitespace": (False,),
-        "disable_additional_properties": (False,),
-    }
-
-    json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None  # a schema
-    regex: str | None = None
-    choice: Choices | None = None
-    grammar: Grammar | None = None
-    json_object: bool | None = None
-
-    def given(self) -> dict[str, Any]:
-        """The forms with a value, by their names."""
-        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
-        return given | {"json_object": self.json_object or None}
-
-
-# Of vLLM under its older names, of SGLang and of llama.cpp
-FORM_FIELDS = (
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("json_schema", "regex", "ebnf", "grammar"),
-)
-
-
-class TextForms(Lenient):
-    """The fields with which a client asks for a text of a form, at most one of them."""
-
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: str | dict[str, Any] | None = None  # vLLM's older names
-    guided_regex: str | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: Grammar | None = None
-    json_schema: str | dict[str, Any] | None = None  # names of SGLang and llama.cpp
-    regex: str | None = None
-    ebnf: Grammar | None = None
-    grammar: Grammar | None = None
-
-    def forms(self) -> list[Form]:
-        """The given forms."""
-        found = self.response_format.forms() if self.response_format is not None else []
-        given = {name: getattr(self, name) for name in FORM_FIELDS}
-        structured = self.structured_outputs
-        if structured is not None:
-            given |= {f"structured_outputs.{name}": value for name, value in structured.given().items()}
-        return [*found, *(form_of(name, value) for name, value in given.items() if value is not None)]
-
-    def labels(self) -> list[str]:
-        """The texts of a choice, without repetitions; empty if the form is another one."""
-        structured = self.structured_outputs
-        labels = self.guided_choice or (structured.choice if structured is not None else None)
-        return list(dict.fromkeys(labels or []))
-
-
 class ServedBody(Lenient):
     """Fields of every body that the model answers."""
 
@@ -292,8 +164,8 @@ class ServedBody(Lenient):
         given = {name: getattr(self, name) for name in PASSED} | {"slo_s": self.slo_ms and self.slo_ms / 1000}
         return {name: value for name, value in given.items() if value is not None}
 
-    async def plan(self, planner: BodyPlanner) -> BodyPlan:
-        """The plan to answer this body. Raises: BadInput naming the wrong field; as Conversations.find."""
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
+        """The wishes of this body. Raises: BadInput naming the wrong field; as Conversations.find."""
         raise NotImplementedError
 
 
@@ -333,8 +205,37 @@ class CompletionBody(ServedBody, TextForms):
         """The number of the most probable tokens that the reply has at each position; None: no log-probabilities."""
         return None
 
-    def wanted(self, prompts: Sequence[Prompt], tools: ToolUse, left_out: Sequence[str] = ()) -> WantedCompletion:
-        """The wishes of this body. `left_out`: fields without effect on this model."""
+    def echo_of(self, prompt: Prompt, text: TextModel) -> str:  # noqa: ARG002
+        """The text before a choice of this prompt."""
+        return ""
+
+    def _wanted(
+        self,
+        text: TextModel,
+        prompts: Sequence[Prompt],
+        tools: ToolUse,
+        format_of: Callable[[str], TextFormat],
+        left_out: Sequence[str] = (),
+    ) -> WantedCompletion:
+        """`format_of`: that of the reply, by the id of the first request. `left_out`: fields without effect on this
+        model."""
+
+        def replies(request_id: str, created_s: float) -> CompletionReplies:
+            form, options = format_of(request_id), self.stream_options or StreamOptions()
+            head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s), "model": self.model}
+            if self.service_tier is not None:
+                head["service_tier"] = "default" if self.service_tier == "auto" else self.service_tier
+            return CompletionReplies(
+                form,
+                head,
+                text,
+                alternatives=self.alternatives,
+                echoes=[self.echo_of(prompt, text) for prompt in prompts for _ in range(self.n or 1)],
+                choices_per_prompt=self.n or 1,
+                include_usage=options.include_usage,
+                continuous_usage=options.continuous_usage_stats,
+            )
+
         return WantedCompletion(
             prompts=prompts,
             prompt_field=self.prompt_field,
@@ -342,6 +243,7 @@ class CompletionBody(ServedBody, TextForms):
             limit=self.limit,
             passed=self.passed(),
             tools=tools,
+            replies=replies,
             stop=self.stop or (),
             forms=self.forms(),
             labels=self.labels(),
@@ -352,33 +254,13 @@ class CompletionBody(ServedBody, TextForms):
             left_out=left_out,
         )
 
-    def replies(
-        self, planner: BodyPlanner, form: TextFormat, echoes: Sequence[str], request_id: str, created_s: float
-    ) -> CompletionReplies:
-        """The writer of the reply. `echoes`: the text before that of each choice."""
-        options = self.stream_options or StreamOptions()
-        head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s), "model": self.model}
-        if self.service_tier is not None:
-            head["service_tier"] = "default" if self.service_tier == "auto" else self.service_tier
-        return CompletionReplies(
-            form,
-            head,
-            planner.text,
-            alternatives=self.alternatives,
-            echoes=echoes,
-            choices_per_prompt=self.n or 1,
-            include_usage=options.include_usage,
-            continuous_usage=options.continuous_usage_stats,
-        )
-
     @model_validator(mode="after")
     def _refuse_with_template(self) -> Self:
         wants_logprobs = self.alternatives is not None
         given = {"suffix": self.given_suffix, "logprobs": wants_logprobs, "max_tokens": self.max_tokens == 0}
         wrong = next((name for name, is_given in given.items() if is_given), None)
         if self.template is not None and wrong is not None:
-            text = f"{wrong} is not supported with template"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": wrong, "text": text})
+            raise unsupported_field(wrong, f"{wrong} is not supported with template")
         return self
 
     @field_validator("stream_options", "canvas")
@@ -410,16 +292,11 @@ class ChatBody(CompletionBody, WithTools):
     def alternatives(self) -> int | None:
         return self.top_logprobs or 0 if self.logprobs else None
 
-    async def plan(self, planner: BodyPlanner) -> BodyPlan:
-        tools, options = self.tool_use(planner.syntax), self.chat_template_kwargs or {}
-        unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
+        text, tools, options = planner.text, self.tool_use(planner.syntax), self.chat_template_kwargs or {}
         prompt = tools.chat([message.turn() for message in self.messages], options=options)
-        wanted = self.wanted([prompt], tools, unread)
-
-        def replies(request_id: str, created_s: float) -> CompletionReplies:
-            return self.replies(planner, ChatFormat(tools, request_id), [""] * wanted.n, request_id, created_s)
-
-        return await planner.plan(wanted, replies)
+        unread = [f"chat_template_kwargs.{name}" for name in options if not text.template_reads(name)]
+        return self._wanted(text, [prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
 
     @property
     def choice(self) -> Choice:
@@ -430,8 +307,7 @@ class ChatBody(CompletionBody, WithTools):
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
-            text = "top_logprobs is only allowed with logprobs: true"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
+            raise unsupported_field("top_logprobs", "top_logprobs is only allowed with logprobs: true")
         return self
 
     @property
@@ -464,21 +340,13 @@ class TextBody(CompletionBody):
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
         return cast("list[Prompt]", self.prompt if several else [self.prompt])
 
-    async def plan(self, planner: BodyPlanner) -> BodyPlan:
-        prompts = self._prompts()
-        wanted = self.wanted(prompts, ToolUse(planner.syntax))
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
+        return self._wanted(planner.text, self._prompts(), ToolUse(planner.syntax), lambda _: self.reply_format())
 
-        def replies(request_id: str, created_s: float) -> CompletionReplies:
-            echoes = [self._echo(prompt, planner) for prompt in prompts for _ in range(wanted.n)]
-            return self.replies(planner, self.reply_format(), echoes, request_id, created_s)
-
-        return await planner.plan(wanted, replies)
-
-    def _echo(self, prompt: Prompt, planner: BodyPlanner) -> str:
-        """The prompt's text before the completion, if the client wants it; otherwise empty."""
+    def echo_of(self, prompt: Prompt, text: TextModel) -> str:
         if not self.echo:
             return ""
-        return prompt if isinstance(prompt, str) else planner.text.decode(cast("list[int]", prompt))
+        return prompt if isinstance(prompt, str) else text.decode(cast("list[int]", prompt))
 
     @property
     def given_suffix(self) -> str | None:
@@ -489,24 +357,14 @@ class TextBody(CompletionBody):
         return self.logprobs
 
     @model_validator(mode="after")
-    def _refuse_prompt_logprobs(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.echo and self.logprobs is not None:
-            text = "logprobs is not supported with echo: a diffusion model gives no log-likelihood of a prompt"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": "logprobs", "text": text})
-        return self
-
-    @model_validator(mode="after")
-    def _require_text(self) -> Self:
+            reason = "a diffusion model gives no log-likelihood of a prompt"
+            raise unsupported_field("logprobs", f"logprobs is not supported with echo: {reason}")
         if self.max_tokens == 0 and not self.echo:
-            text = "max_tokens must be at least 1; 0 is only allowed with echo: true"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": "max_tokens", "text": text})
-        return self
-
-    @model_validator(mode="after")
-    def _limit_choices(self) -> Self:
+            raise unsupported_field("max_tokens", "max_tokens must be at least 1; 0 is only allowed with echo: true")
         if len(self._prompts()) * (self.n or 1) > MAX_CHOICES:
-            text = f"n times the number of prompts is above {MAX_CHOICES}"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": "n", "text": text})
+            raise unsupported_field("n", f"n times the number of prompts is above {MAX_CHOICES}")
         return self
 
 

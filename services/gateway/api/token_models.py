@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from services.gateway.api.base_models import Lenient
+from services.gateway.api.base_models import Lenient, unsupported_field
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.request_models import Message, TemplateOptions
@@ -30,9 +29,7 @@ class TokenizeBody(WithTools):
     @model_validator(mode="after")
     def _require_one(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise PydanticCustomError(
-                "unsupported_field", "give either prompt or messages", {"name": "prompt", "accepted": ""}
-            )
+            raise unsupported_field("prompt", "give either prompt or messages")
         return self
 
     def given(self, syntax: CallSyntax) -> tuple[Prompt, str]:

@@ -56,7 +56,8 @@ class LineServer:
         model = self._context.cells_of(body.model)
         owner = dataclasses.replace(ANONYMOUS, key_id=self._batch.owner)
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
-        plan = await body.plan(self._context.planner(model, owner))
+        planner = self._context.planner(model, owner)
+        plan = await planner.plan(await body.wanted(planner))
         if len(plan.requests) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         [request] = plan.requests
@@ -66,8 +67,8 @@ class LineServer:
             priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
             own = {"request_id": request_id, "priority": priority, "slo_s": slo_s}
             outcome = await self._outcome(model, replace(request, stream=False, guesses=False, **own), start_s, left_s)
-        check_completed(outcome, plan.form_field)
-        return plan.replies(request_id, outcome.arrival_s).whole([outcome])
+        check_completed(outcome, plan.wanted.form_field)
+        return plan.wanted.replies(request_id, outcome.arrival_s).whole([outcome])
 
     async def _outcome(self, model: ModelCells, request: Request, start_s: float, left_s: float) -> Outcome:
         """The outcome of the request, or of the same one that was published before."""

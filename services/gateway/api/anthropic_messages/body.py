@@ -8,11 +8,12 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.anthropic_messages.tools import Block, MessageToolChoice, MessageTools, read_blocks, turns_of
 from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
-from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
+from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Chat
-from services.gateway.api.request_models import MaxTokens, ServedBody, StopStrings, TextOrParts, joined
-from services.gateway.api.text_forms import form_of
+from services.gateway.api.request_models import MaxTokens, ServedBody, StopStrings
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import Choice, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, turn
@@ -44,14 +45,9 @@ class UserMetadata(Lenient):
     user_id: str | None = None
 
 
-class OutputFormat(Lenient):
-    type: Literal["json_schema"]
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
-
-
 class OutputOptions(Lenient):
     effort: str | None = None
-    format: OutputFormat | None = None
+    format: ResponseFormat | None = None
 
 
 class ConversationBody(WithTools):
@@ -92,7 +88,7 @@ class MessageBody(ConversationBody, ServedBody):
     stop_sequences: StopStrings | None = None
     metadata: UserMetadata | None = None
     output_config: OutputOptions | None = None
-    output_format: OutputFormat | None = None  # the earlier place of the format
+    output_format: ResponseFormat | None = None  # the earlier place of the format
     service_tier: Annotated[
         str | None, BeforeValidator(lambda tier: "auto" if tier == "standard_only" else tier)  # both are neutral
     ] = None
@@ -101,17 +97,17 @@ class MessageBody(ConversationBody, ServedBody):
     def effort(self) -> tuple[str, str | None]:
         return "output_config.effort", self.output_config.effort if self.output_config else None
 
-    async def plan(self, planner: BodyPlanner) -> BodyPlan:
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         tools = self.tool_use(planner.syntax)
         in_config = self.output_config.format if self.output_config is not None else None
         formats = {"output_config.format": in_config, "output_format": self.output_format}
-        wanted = WantedCompletion(
+        return WantedCompletion(
             prompts=[self.chat(tools)],
             prompt_field="messages",
             limit=("max_tokens", self.max_tokens),
             passed=self.passed(),
             tools=tools,
+            replies=lambda request_id, _: MessageReplies(self.model, request_id, tools),
             stop=self.stop_sequences or (),
-            forms=[form_of(f"{name}.schema", given.schema_) for name, given in formats.items() if given is not None],
+            forms=[form for name, given in formats.items() if given is not None for form in given.forms(name)],
         )
-        return await planner.plan(wanted, lambda request_id, _: MessageReplies(self.model, request_id, tools))

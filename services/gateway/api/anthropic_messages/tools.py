@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
-from services.gateway.api.other_fields import LeftOut, leaving_out
-from services.gateway.api.request_models import MAX_KIND_LENGTH, TextOrParts, TextPart, check_parts, joined
+from services.gateway.api.content import MAX_KIND_LENGTH, TextOrParts, TextPart, check_parts, joined
+from services.gateway.api.other_fields import OrLeftOut, leaving_out
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import MAX_TOOLS, Choice, NamedFunction
 from services.gateway.api.tool_calls.use import UsableTool, call, turn
@@ -24,12 +24,7 @@ class MessageTool(NamedFunction):
 
 
 MessageTools = Annotated[
-    list[
-        Annotated[
-            Annotated[MessageTool, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], leaving_out("(?!custom$).+")
-        ]
-    ],
-    Field(max_length=MAX_TOOLS, fail_fast=True),
+    list[Annotated[OrLeftOut[MessageTool], leaving_out("(?!custom$).+")]], Field(max_length=MAX_TOOLS, fail_fast=True)
 ]
 
 
@@ -70,7 +65,7 @@ class ResultBlock(Lenient):
 
 Served = TextPart | CallBlock | ResultBlock
 THINKING = "(redacted_)?thinking"  # blocks of an earlier reply of another model
-Block = Annotated[Annotated[Served, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], leaving_out(THINKING)]
+Block = Annotated[OrLeftOut[Served], leaving_out(THINKING)]
 _KINDS: Mapping[str, tuple[type[Served], str]] = {
     "text": (TextPart, "{'type': 'text', 'text': '...'}"),
     "tool_use": (CallBlock, "{'type': 'tool_use', 'id': '...', 'name': '...', 'input': {...}}"),

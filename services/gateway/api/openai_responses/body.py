@@ -3,24 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
+from services.gateway.api.content import ContentPart, check_parts, joined
+from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseToolChoice, ResponseTools
-from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, leaving_out
-from services.gateway.api.plan import BodyPlan, BodyPlanner, WantedCompletion
-from services.gateway.api.request_models import (
-    ContentPart,
-    MaxTokens,
-    MetadataKey,
-    MetadataValue,
-    ServedBody,
-    check_parts,
-    joined,
-)
-from services.gateway.api.text_forms import Form
+from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
+from services.gateway.api.plan import BodyPlanner, WantedCompletion
+from services.gateway.api.request_models import MaxTokens, MetadataKey, MetadataValue, ServedBody
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import Choice, WithTools
 from services.gateway.api.tool_calls.use import call, turn
@@ -39,7 +31,6 @@ Included = Literal[
 ]
 MAX_ID_LENGTH = 100  # characters
 PART_KINDS = ("input_text", "output_text", "text")
-FORM_FIELD = "text.format"
 NO_FIELDS: Mapping[str, None] = {"description": None, "parameters": None, "strict": None}  # of a tool
 
 
@@ -104,31 +95,8 @@ def _refuse_stored(value: Any) -> Any:
     return value
 
 
-class ResponseTextFormat(Lenient):
-    """The form of the text."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    strict: bool | None = None
-    description: str | None = None
-
-    def forms(self) -> list[Form]:
-        """The form of the text; empty: any text."""
-        if self.schema_ is not None:
-            return [Form(FORM_FIELD, "schema", self.schema_)]
-        return [Form(FORM_FIELD, "object")] if self.type == "json_object" else []
-
-    @model_validator(mode="after")
-    def _require_schema(self) -> Self:
-        if (self.type == "json_schema") != (self.schema_ is not None):
-            text = "schema is required with type json_schema, and only allowed there"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": "schema", "text": text})
-        return self
-
-
 class TextOptions(Lenient):
-    format: ResponseTextFormat | None = None
+    format: ResponseFormat | None = None
 
 
 class ReasoningOptions(Lenient):
@@ -141,7 +109,7 @@ class ResponseBody(ServedBody, WithTools):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
 
     input: Annotated[
-        list[Annotated[Annotated[InputItem, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], LEFT_OUT]],
+        list[Annotated[OrLeftOut[InputItem], LEFT_OUT]],
         Field(min_length=1, fail_fast=True),
         BeforeValidator(_as_messages, json_schema_input_type=str | list[InputItem]),
     ]
@@ -171,25 +139,15 @@ class ResponseBody(ServedBody, WithTools):
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
         if self.top_logprobs and self.alternatives is None:
-            text = f"top_logprobs is only allowed with include: [{LOGPROBS!r}]"
-            raise PydanticCustomError("unsupported_field", "{text}", {"name": "top_logprobs", "text": text})
+            raise unsupported_field("top_logprobs", f"top_logprobs is only allowed with include: [{LOGPROBS!r}]")
         return self
 
-    async def plan(self, planner: BodyPlanner) -> BodyPlan:
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         key, items = planner.key, [item for item in self.input if not isinstance(item, LeftOut)]
         if self.previous_response_id is not None:
             items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]
         tools = self.tool_use(planner.syntax)
         system = [turn("system", self.instructions)] if self.instructions else []
-        wanted = WantedCompletion(
-            prompts=[tools.chat([*system, *_turns(items)])],
-            prompt_field="input",
-            limit=("max_output_tokens", self.max_output_tokens),
-            passed=self.passed(),
-            tools=tools,
-            forms=self.text.format.forms() if self.text and self.text.format else (),
-            alternatives=self.alternatives,
-        )
         has_calls = any(item.kind.endswith("_call") for item in items)  # which a conversation cannot hold
         is_stored = key.stores_responses and self.store is not False and not has_calls
 
@@ -200,7 +158,17 @@ class ResponseBody(ServedBody, WithTools):
             head = self._head(is_stored=is_stored) | {"created_at": int(created_s)}
             return ResponseReplies(head, request_id, planner.text, tools, self.alternatives)
 
-        return await planner.plan(wanted, replies, keep if is_stored else None)
+        return WantedCompletion(
+            prompts=[tools.chat([*system, *_turns(items)])],
+            prompt_field="input",
+            limit=("max_output_tokens", self.max_output_tokens),
+            passed=self.passed(),
+            tools=tools,
+            replies=replies,
+            keep=keep if is_stored else None,
+            forms=self.text.format.forms("text.format") if self.text and self.text.format else (),
+            alternatives=self.alternatives,
+        )
 
     @property
     def choice(self) -> Choice:

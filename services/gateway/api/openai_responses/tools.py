@@ -3,10 +3,10 @@
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import BeforeValidator, Field
 
 from services.gateway.api.base_models import Lenient
-from services.gateway.api.other_fields import LeftOut
+from services.gateway.api.other_fields import OrLeftOut
 from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, Function, check_choice
 from services.gateway.api.tool_calls.use import UsableTool
 
@@ -34,6 +34,5 @@ ResponseToolChoice = Annotated[
     ),
 ]
 ResponseTools = Annotated[
-    list[Annotated[Annotated[ResponseTool, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], BUILT_IN]],
-    Field(max_length=MAX_TOOLS, fail_fast=True),
+    list[Annotated[OrLeftOut[ResponseTool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)
 ]

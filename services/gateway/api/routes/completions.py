@@ -1,10 +1,12 @@
-"""POST /v1/chat/completions, /v1/completions and /v1/fim/completions."""
+"""POST /v1/chat/completions, /v1/completions, /v1/fim/completions and /v1/responses."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.complete import complete
+from services.gateway.api.openai_responses.body import ResponseBody
+from services.gateway.api.openai_responses.response_models import ResponseObject
 from services.gateway.api.openapi import json_body, streamed
 from services.gateway.api.request_models import ChatBody, FimBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, FimCompletion, TextCompletion
@@ -27,5 +29,10 @@ def completion_routes(context: AppContext) -> APIRouter:
     async def fim(request: Request) -> Response:
         """Fill in the text between a prompt and a suffix, as Mercury and Mistral have it."""
         return await complete(context, request, FimBody)
+
+    @router.post("/responses", responses=streamed(ResponseObject), openapi_extra=json_body(ResponseBody))
+    async def respond(request: Request) -> Response:
+        """Reply to a conversation in the form of OpenAI's Responses API, whole or as a stream of its events."""
+        return await complete(context, request, ResponseBody)
 
     return router

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
-from services.gateway.api.other_fields import LeftOut, leaving_out
+from services.gateway.api.other_fields import LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 
@@ -88,10 +88,7 @@ ToolChoice = Annotated[
         json_schema_input_type=Literal["none", "auto", "required"] | NamedTool,
     ),
 ]
-Tools = Annotated[
-    list[Annotated[Annotated[Tool, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")], BUILT_IN]],
-    Field(max_length=MAX_TOOLS, fail_fast=True),
-]
+Tools = Annotated[list[Annotated[OrLeftOut[Tool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class Choice(NamedTuple):

@@ -1,0 +1,109 @@
+"""The fields with which a client asks for a text of a form; text_forms.py makes patterns of them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from services.gateway.api.base_models import Lenient, wrong_field
+from services.gateway.api.text_forms import Form, form_of
+
+MAX_GRAMMAR_LENGTH = 100_000  # characters
+
+Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1000, fail_fast=True)]
+Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]
+
+
+class SchemaFormat(Lenient):
+    name: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None  # a text always matches its schema
+    description: str | None = None
+
+
+class ResponseFormat(SchemaFormat):
+    """The form of the text. A schema may be at `json_schema`, as OpenAI's chats have it, at `schema`, as the other APIs
+    and llama.cpp, Together and Fireworks have it, or at TGI's `value`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+    value: dict[str, Any] | None = None
+
+    def forms(self, field: str) -> list[Form]:
+        """The forms of the text; empty: any text. `field`: that of this format."""
+        found = [form_of(f"{field}.{place}", schema) for place, schema in self._schemas().items()]
+        return found or ([Form(field, "object")] if self.type == "json_object" else [])
+
+    def _schemas(self) -> dict[str, dict[str, Any]]:
+        """The schemas by their places."""
+        nested = self.json_schema.schema_ if self.json_schema is not None else None
+        places = {"json_schema.schema": nested, "schema": self.schema_, "value": self.value}
+        return {place: schema for place, schema in places.items() if schema is not None}
+
+    @model_validator(mode="after")
+    def _require_schema(self) -> Self:
+        schemas = self._schemas()
+        if self.type == "json_schema" and not schemas:
+            raise wrong_field("json_schema.schema", "is required with type json_schema, here or at schema")
+        if self.type == "text" and schemas:
+            raise wrong_field(next(iter(schemas)), "is only allowed with type json_schema or json_object")
+        return self
+
+
+class StructuredOutputs(Lenient):
+    """vLLM's forms of a text."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "structural_tag": (),
+        "whitespace_pattern": (),
+        "disable_any_whitespace": (False,),
+        "disable_additional_properties": (False,),
+    }
+
+    json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None  # a schema
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: Grammar | None = None
+    json_object: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The forms with a value, by their names."""
+        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        return given | {"json_object": self.json_object or None}
+
+
+# Of vLLM under its older names, of SGLang and of llama.cpp
+FORM_FIELDS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("json_schema", "regex", "ebnf", "grammar"),
+)
+
+
+class TextForms(Lenient):
+    """The fields with which a client asks for a text of a form, at most one of them."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None  # vLLM's older names
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Grammar | None = None
+    json_schema: str | dict[str, Any] | None = None  # names of SGLang and llama.cpp
+    regex: str | None = None
+    ebnf: Grammar | None = None
+    grammar: Grammar | None = None
+
+    def forms(self) -> list[Form]:
+        """The given forms."""
+        found = self.response_format.forms("response_format") if self.response_format is not None else []
+        given = {name: getattr(self, name) for name in FORM_FIELDS}
+        structured = self.structured_outputs
+        if structured is not None:
+            given |= {f"structured_outputs.{name}": value for name, value in structured.given().items()}
+        return [*found, *(form_of(name, value) for name, value in given.items() if value is not None)]
+
+    def labels(self) -> list[str]:
+        """The texts of a choice, without repetitions; empty if the form is another one."""
+        structured = self.structured_outputs
+        labels = self.guided_choice or (structured.choice if structured is not None else None)
+        return list(dict.fromkeys(labels or []))
