@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
 from services.gateway.api.text_forms import Form, form_of
@@ -64,14 +64,10 @@ class StructuredOutputs(Lenient):
     regex: str | None = None
     choice: Choices | None = None
     grammar: Grammar | None = None
-    json_object: bool | None = None
-
-    def given(self) -> dict[str, Any]:
-        """The forms with a value, by their names."""
-        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
-        return given | {"json_object": self.json_object or None}
+    json_object: Annotated[bool | None, AfterValidator(lambda wanted: wanted or None)] = None
 
 
+STRUCTURED = ("json_", "regex", "choice", "grammar", "json_object")
 # Of vLLM under its older names, of SGLang and of llama.cpp
 FORM_FIELDS = (
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
@@ -99,7 +95,7 @@ class TextForms(Lenient):
         given = {name: getattr(self, name) for name in FORM_FIELDS}
         structured = self.structured_outputs
         if structured is not None:
-            given |= {f"structured_outputs.{name}": value for name, value in structured.given().items()}
+            given |= {f"structured_outputs.{name.rstrip('_')}": getattr(structured, name) for name in STRUCTURED}
         return [*found, *(form_of(name, value) for name, value in given.items() if value is not None)]
 
     def labels(self) -> list[str]:

@@ -138,22 +138,15 @@ def _ignored(body: BaseModel, path: str = "") -> Iterator[str]:
     for name, extra in (body.model_extra or {}).items():
         if extra is not None and name not in neutral and extra not in USUAL.get(name, ()):
             yield path + name
-    given = body.model_fields_set
     for name, value in vars(body).items():  # its fields
-        if name not in given:
+        if name not in body.model_fields_set:
             continue
-        if isinstance(value, BaseModel):
-            yield from _ignored(value, f"{path}{name}.")
-        elif isinstance(value, list):
-            yield from _of_items(value, path + name)
-
-
-def _of_items(items: Iterable[Any], path: str) -> Iterator[str]:
-    for i, item in enumerate(items):
-        if isinstance(item, LeftOut):
-            yield f"{path}[{i}].type={item.type}"
-        elif isinstance(item, BaseModel):
-            yield from _ignored(item, f"{path}[{i}].")
+        items = enumerate(value) if isinstance(value, list) else ()
+        for place, item in [(name, value), *((f"{name}[{i}]", item) for i, item in items)]:
+            if isinstance(item, LeftOut):
+                yield f"{path}{place}.type={item.type}"
+            elif isinstance(item, BaseModel):
+                yield from _ignored(item, f"{path}{place}.")
 
 
 def _printable(name: str) -> str:

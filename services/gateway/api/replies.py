@@ -42,7 +42,7 @@ class TextFormat:
             "text_offset": [token.offset for token in tokens],
         }
 
-    def opening(self, index: int) -> list[Json]:  # noqa: ARG002  (a chat's has it)
+    def opening(self, index: int) -> list[Json]:
         """The choices of the chunks before any text."""
         return []
 

@@ -24,7 +24,7 @@ from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import Choice, NamedTool, ToolCall, ToolChoice, Tools, WithTools
+from services.gateway.api.tool_calls.models import Choice, ToolCall, ToolChoice, Tools, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, call, turn
 from shared.messages.requests import (
     MAX_BIASED_TOKENS,
@@ -49,6 +49,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 BlockLength = Annotated[int, Field(ge=1, le=MAX_BLOCK_LENGTH)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)]
@@ -57,6 +58,11 @@ NO_LIMIT = BeforeValidator(lambda limit: MAX_OUTPUT_TOKENS if type(limit) is int
 MaxTokens = Annotated[int, Field(ge=1), NO_LIMIT]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
+
+
+def also(name: str, other: str) -> Any:
+    """A field that clients also send under another name."""
+    return Field(validation_alias=AliasChoices(name, other))
 
 
 def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -125,10 +131,7 @@ class ServedBody(Lenient):
     model: str
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
-    # `random_seed` is Mistral's name
-    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63, validation_alias=AliasChoices("seed", "random_seed"))] = (
-        None
-    )
+    seed: Annotated[Seed | None, also("seed", "random_seed")] = None  # the second is Mistral's name
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -146,12 +149,8 @@ class ServedBody(Lenient):
     # DiLaServe's own; two have other names in diffusion models' own code
     slo_ms: SloMs | None = None
     priority: Priority | None = None
-    min_threshold: Annotated[Threshold | None, Field(validation_alias=AliasChoices("min_threshold", "threshold"))] = (
-        None
-    )
-    edit_threshold: Annotated[
-        Threshold | None, Field(validation_alias=AliasChoices("edit_threshold", "editing_threshold"))
-    ] = None
+    min_threshold: Annotated[Threshold | None, also("min_threshold", "threshold")] = None
+    edit_threshold: Annotated[Threshold | None, also("edit_threshold", "editing_threshold")] = None
     block_length: BlockLength | None = None
 
     @property
@@ -178,7 +177,7 @@ class CompletionBody(ServedBody, TextForms):
     prompt_field: ClassVar[str] = "prompt"
 
     # More than the model has room for is cut to it; `gen_length` is the name in diffusion models' own code
-    max_tokens: Annotated[MaxTokens | None, Field(validation_alias=AliasChoices("max_tokens", "gen_length"))] = None
+    max_tokens: Annotated[MaxTokens | None, also("max_tokens", "gen_length")] = None
     stream_options: StreamOptions | None = None
     stop: Annotated[StopStrings, STRING_AS_LIST] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None  # choices for each prompt
@@ -300,9 +299,7 @@ class ChatBody(CompletionBody, WithTools):
 
     @property
     def choice(self) -> Choice:
-        chosen = self.tool_choice
-        mode, named = (None, chosen.function.name) if isinstance(chosen, NamedTool) else (chosen, None)
-        return Choice(mode, named, self.parallel_tool_calls)
+        return Choice.of(self.tool_choice, self.parallel_tool_calls)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
@@ -329,9 +326,7 @@ class TextBody(CompletionBody):
     ]
 
     # 0: only with `echo`; the prompt alone comes back
-    max_tokens: Annotated[
-        Annotated[int, Field(ge=0), NO_LIMIT] | None, Field(validation_alias=AliasChoices("max_tokens", "gen_length"))
-    ] = None
+    max_tokens: Annotated[Annotated[int, Field(ge=0), NO_LIMIT] | None, also("max_tokens", "gen_length")] = None
     echo: bool | None = None  # the prompt's text before the completion
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # of each token; alternatives of each
     suffix: str | None = None  # the text after the completion, which then has at most `max_tokens`

@@ -169,14 +169,6 @@ class FimCompletion(Completion):
     choices: list[FimChoice]
 
 
-class Capabilities(ResponseModel):
-    """As Mistral's clients read them."""
-
-    completion_chat: Literal[True] = True
-    completion_fim: Literal[True] = True
-    function_calling: Literal[True] = True
-
-
 class Model(ResponseModel):
     id: str
     object: Literal["model"] = "model"
@@ -184,7 +176,7 @@ class Model(ResponseModel):
     owned_by: str
     max_model_len: int = Field(description="maximum tokens of prompt and output together")
     type: Literal["base"] = "base"
-    capabilities: Capabilities = Capabilities()
+    capabilities: dict[str, bool] = {"completion_chat": True, "completion_fim": True, "function_calling": True}
 
 
 class StoredRequestError(ResponseModel):

@@ -41,10 +41,6 @@ class MessageTurn(Lenient):
         return [turn(self.role, self.content)] if isinstance(self.content, str) else turns_of(self.role, self.content)
 
 
-class UserMetadata(Lenient):
-    user_id: str | None = None
-
-
 class OutputOptions(Lenient):
     effort: str | None = None
     format: ResponseFormat | None = None
@@ -86,7 +82,6 @@ class MessageBody(ConversationBody, ServedBody):
 
     max_tokens: MaxTokens
     stop_sequences: StopStrings | None = None
-    metadata: UserMetadata | None = None
     output_config: OutputOptions | None = None
     output_format: ResponseFormat | None = None  # the earlier place of the format
     service_tier: Annotated[

@@ -42,7 +42,7 @@ class MessageReplies(Replies):
         stop = _stop(outcome, bool(read.calls))
         return {**self._head, "content": blocks or [_NO_TEXT], **stop, "usage": usage, "dilaserve": serving(outcome)}
 
-    def opening(self, index: int, prompt_tokens: int) -> list[Json]:  # noqa: ARG002
+    def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The block of text begins at once, unless calls may take its place."""
         open_message: Json = {
             "content": [],
@@ -54,16 +54,11 @@ class MessageReplies(Replies):
         return [{"type": "message_start", "message": {**self._head, **open_message}}, *block, {"type": "ping"}]
 
     def text(
-        self,
-        index: int,  # noqa: ARG002
-        text: str,
-        prompt_tokens: int,  # noqa: ARG002
-        completion_tokens: int,  # noqa: ARG002
-        tokens: Sequence[TokenLogprob] = (),  # noqa: ARG002
+        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
     ) -> list[Json]:
         return self._deltas(self._stream.add(text))
 
-    def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
+    def ending(self, index: int, outcome: Outcome) -> list[Json]:
         rest = self._deltas(self._stream.add("", is_last=True))
         block = [] if self._blocks else self._begin(_NO_TEXT)
         usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
@@ -104,7 +99,7 @@ class MessageReplies(Replies):
     def _call(self, at: int, name: str) -> Json:
         return {"type": "tool_use", "id": call_id(self._request_id, 0, at), "name": name}
 
-    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:  # noqa: ARG002
+    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
         return []
 
     def failed(self, error: ApiError) -> list[Json]:

@@ -52,9 +52,7 @@ class MessageErrorDetail(ResponseModel):
     message: str
     param: str | None
     code: str | None
-    details: dict[str, Any] | None = Field(
-        None, description="of a `thread`, which is not supported: to continue without it"
-    )
+    details: dict[str, Any] | None = Field(None, description="with a `thread`: that the server has no threads")
 
 
 class MessageErrorBody(ResponseModel):

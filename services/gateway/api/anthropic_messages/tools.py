@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -11,16 +11,14 @@ from services.gateway.api.content import MAX_KIND_LENGTH, TextOrParts, TextPart,
 from services.gateway.api.other_fields import OrLeftOut, leaving_out
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import MAX_TOOLS, Choice, NamedFunction
-from services.gateway.api.tool_calls.use import UsableTool, call, turn
+from services.gateway.api.tool_calls.use import call, turn
 
 
 class MessageTool(NamedFunction):
+    schema_field: ClassVar[str] = "input_schema"
+
     type: Literal["custom"] | None = None
     input_schema: dict[str, Any]
-
-    def at(self, field: str) -> UsableTool:
-        """`field`: the tool's place in its body."""
-        return self.usable(f"{field}.input_schema", self.input_schema)
 
 
 MessageTools = Annotated[

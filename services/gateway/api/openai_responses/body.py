@@ -9,29 +9,21 @@ from services.gateway.api.base_models import Lenient, unsupported, unsupported_f
 from services.gateway.api.content import ContentPart, check_parts, joined
 from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.openai_responses.replies import ResponseReplies
-from services.gateway.api.openai_responses.tools import FunctionChoice, ResponseToolChoice, ResponseTools
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.request_models import MaxTokens, MetadataKey, MetadataValue, ServedBody
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import Choice, WithTools
+from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, Choice, Function, ToolChoice, WithTools
 from services.gateway.api.tool_calls.use import call, turn
 from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`; the others concern outputs that no reply has
-Included = Literal[
-    "message.output_text.logprobs",
-    "reasoning.encrypted_content",
-    "web_search_call.results",
-    "web_search_call.action.sources",
-    "file_search_call.results",
-    "code_interpreter_call.outputs",
-    "computer_call_output.output.image_url",
-    "message.input_image.image_url",
-]
+INCLUDED = (
+    r"^(message\.(output_text\.logprobs|input_image\.image_url)|reasoning\.encrypted_content"
+    r"|[a-z_]+_call(_output)?\.[a-z_.]+)$"
+)
 MAX_ID_LENGTH = 100  # characters
 PART_KINDS = ("input_text", "output_text", "text")
-NO_FIELDS: Mapping[str, None] = {"description": None, "parameters": None, "strict": None}  # of a tool
 
 
 class InputPart(ContentPart):
@@ -95,6 +87,10 @@ def _refuse_stored(value: Any) -> Any:
     return value
 
 
+class ResponseTool(Function):
+    type: Literal["function"]
+
+
 class TextOptions(Lenient):
     format: ResponseFormat | None = None
 
@@ -120,10 +116,13 @@ class ResponseBody(ServedBody, WithTools):
     store: bool | None = None  # false: not even if the responses of its key are stored
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # alternatives of each token
     previous_response_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
-    tools: ResponseTools | None = None
-    tool_choice: ResponseToolChoice | None = None  # None: auto
+    tools: (
+        Annotated[list[Annotated[OrLeftOut[ResponseTool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+        | None
+    ) = None
+    tool_choice: ToolChoice | None = None  # None: auto
     parallel_tool_calls: bool | None = None  # false: at most one call
-    include: list[Included] | None = None
+    include: list[Annotated[str, Field(pattern=INCLUDED)]] | None = None
     text: TextOptions | None = None
     conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
 
@@ -172,13 +171,11 @@ class ResponseBody(ServedBody, WithTools):
 
     @property
     def choice(self) -> Choice:
-        chosen = self.tool_choice
-        mode, named = (None, chosen.name) if isinstance(chosen, FunctionChoice) else (chosen, None)
-        return Choice(mode, named, self.parallel_tool_calls)
+        return Choice.of(self.tool_choice, self.parallel_tool_calls)
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""
-        given = self.text.format if self.text else None
+        given, choice = self.text.format if self.text else None, self.tool_choice
         return {
             "object": "response",
             "model": self.model,
@@ -193,8 +190,8 @@ class ResponseBody(ServedBody, WithTools):
             "store": is_stored,
             "temperature": self.temperature or 0.0,
             "text": {"format": given.model_dump(by_alias=True, exclude_none=True) if given else {"type": "text"}},
-            "tool_choice": _dumped(self.tool_choice) if self.tool_choice else "auto",
-            "tools": [{**NO_FIELDS, **_dumped(tool)} for tool in self.tools or () if tool.type == "function"],
+            "tool_choice": choice.model_dump(exclude_none=True) if isinstance(choice, BaseModel) else choice or "auto",
+            "tools": [tool.model_dump() for tool in self.tools or () if isinstance(tool, ResponseTool)],
             "top_logprobs": self.top_logprobs or 0,
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "truncation": "disabled",
@@ -229,8 +226,3 @@ def _item(message: ChatMessage) -> InputItem:
 def _message(item: InputItem) -> ChatMessage:
     """An item of a conversation without calls, as it is stored."""
     return ChatMessage(role=item.role or "tool", content=joined(item.content or item.output))
-
-
-def _dumped(field: Any) -> Any:
-    """A field of the body as the client gave it."""
-    return field.model_dump(exclude_none=True) if isinstance(field, BaseModel) else field

@@ -58,24 +58,19 @@ class ResponseReplies(Replies):
                 items[None] = self._message(outcome, read.content)
         return list(items.values())
 
-    def opening(self, index: int, prompt_tokens: int) -> list[Json]:  # noqa: ARG002
+    def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The message begins at once, unless calls may take its place."""
         response = self._response("in_progress")
         started = [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
         return started if self._tools.tools else started + self._begin_message()
 
     def text(
-        self,
-        index: int,  # noqa: ARG002
-        text: str,
-        prompt_tokens: int,  # noqa: ARG002
-        completion_tokens: int,  # noqa: ARG002
-        tokens: Sequence[TokenLogprob] = (),
+        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
     ) -> list[Json]:
         self._tokens += tokens
         return self._deltas(self._stream.add(text))
 
-    def ending(self, index: int, outcome: Outcome) -> list[Json]:  # noqa: ARG002
+    def ending(self, index: int, outcome: Outcome) -> list[Json]:
         rest = self._stream.add("", is_last=True)
         events = [] if rest or self._places else self._begin_message()
         events += self._deltas(rest)
@@ -128,7 +123,7 @@ class ResponseReplies(Replies):
         self._places.append(number)
         return self._event("response.output_item.added", item=item, output_index=len(self._places) - 1)
 
-    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:  # noqa: ARG002
+    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
         return []
 
     def failed(self, error: ApiError) -> list[Json]:

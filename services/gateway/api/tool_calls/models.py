@@ -2,8 +2,7 @@
 and what the bodies of all APIs share."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -20,17 +19,20 @@ ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
 class NamedFunction(Lenient):
+    schema_field: ClassVar[str] = "parameters"  # the field with the JSON schema of its arguments
+
     name: ToolName
     description: str | None = None
     strict: bool | None = None  # the arguments of every call match the schema
 
-    def usable(self, field: str, schema: dict[str, Any] | None) -> UsableTool:
-        """`field`: that of the schema of its arguments."""
-        return UsableTool(field, self.name, self.description, schema, self.strict)
+    def at(self, field: str) -> UsableTool:
+        """`field`: the place of this function in its body."""
+        schema = getattr(self, self.schema_field)
+        return UsableTool(f"{field}.{self.schema_field}", self.name, self.description, schema, self.strict)
 
 
 class Function(NamedFunction):
-    parameters: dict[str, Any] | None = None  # a JSON schema; None: the function takes no arguments
+    parameters: dict[str, Any] | None = None  # None: the function takes no arguments
 
 
 class Tool(Lenient):
@@ -38,8 +40,8 @@ class Tool(Lenient):
     function: Function
 
     def at(self, field: str) -> UsableTool:
-        """`field`: the tool's place in its body."""
-        return self.function.usable(f"{field}.function.parameters", self.function.parameters)
+        """`field`: the place of this tool in its body."""
+        return self.function.at(f"{field}.function")
 
 
 class FunctionName(Lenient):
@@ -47,10 +49,11 @@ class FunctionName(Lenient):
 
 
 class NamedTool(Lenient):
-    """The choice of one tool, which is then called once."""
+    """The choice of one function, which is then called once: as chats have it, or as responses have it."""
 
     type: Literal["function"]
-    function: FunctionName
+    function: FunctionName | None = None
+    name: str | None = None
 
 
 class CalledFunction(Lenient):
@@ -66,27 +69,20 @@ class ToolCall(Lenient):
     function: CalledFunction
 
 
-def check_choice(form: str, place: Sequence[str], choice: Any) -> Any:
-    """Check a mode, or the choice of a function by its name, in the field `place`. `any` is Mistral's for `required`.
-
-    Raises: PydanticCustomError with `form`, that of the choice of a function.
-    """
-    name = choice if isinstance(choice, dict) and choice.get("type") == "function" else None
-    for key in place:
-        name = name.get(key) if isinstance(name, dict) else None
-    if choice is None or choice in MODES or isinstance(name, str):
+def _check_choice(choice: Any) -> Any:
+    """`any` is Mistral's for `required`."""
+    named = choice.get("function", choice) if isinstance(choice, dict) and choice.get("type") == "function" else None
+    if choice is None or choice in MODES or (isinstance(named, dict) and isinstance(named.get("name"), str)):
         return choice
     if choice == "any":
         return "required"
-    raise unsupported(f"must be {', '.join(map(repr, MODES))} or {form}")
+    forms = "{'type': 'function', 'function': {'name': '...'}}, of responses also {'type': 'function', 'name': '...'}"
+    raise unsupported(f"must be {', '.join(map(repr, MODES))} or {forms}")
 
 
 ToolChoice = Annotated[
     Literal["none", "auto", "required"] | NamedTool,
-    BeforeValidator(
-        partial(check_choice, "{'type': 'function', 'function': {'name': '...'}}", ("function", "name")),
-        json_schema_input_type=Literal["none", "auto", "required"] | NamedTool,
-    ),
+    BeforeValidator(_check_choice, json_schema_input_type=Literal["none", "auto", "required"] | NamedTool),
 ]
 Tools = Annotated[list[Annotated[OrLeftOut[Tool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
@@ -97,6 +93,13 @@ class Choice(NamedTuple):
     mode: str | None = None
     named: str | None = None
     parallel: bool | None = None
+
+    @classmethod
+    def of(cls, choice: NamedTool | str | None, parallel: bool | None) -> Self:
+        """Of a chat or a response."""
+        if not isinstance(choice, NamedTool):
+            return cls(choice, None, parallel)
+        return cls(None, choice.function.name if choice.function is not None else choice.name, parallel)
 
 
 class WithTools(Lenient):
