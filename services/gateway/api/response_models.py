@@ -176,7 +176,10 @@ class Model(ResponseModel):
     owned_by: str
     max_model_len: int = Field(description="maximum tokens of prompt and output together")
     type: Literal["base"] = "base"
-    capabilities: dict[str, bool] = {"completion_chat": True, "completion_fim": True, "function_calling": True}
+    capabilities: dict[str, bool] = Field(
+        default={"completion_chat": True, "completion_fim": True, "function_calling": True},
+        description="for Mistral's clients",
+    )
 
 
 class StoredRequestError(ResponseModel):

@@ -77,8 +77,10 @@ class InputItem(Lenient):
         return self
 
 
-def _as_messages(value: Any) -> Any:
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+AS_MESSAGES = BeforeValidator(
+    lambda value: [{"role": "user", "content": value}] if isinstance(value, str) else value,
+    json_schema_input_type=str | list[InputItem],
+)
 
 
 def _refuse_stored(value: Any) -> Any:
@@ -104,11 +106,7 @@ class ResponseBody(ServedBody, WithTools):
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
 
-    input: Annotated[
-        list[Annotated[OrLeftOut[InputItem], LEFT_OUT]],
-        Field(min_length=1, fail_fast=True),
-        BeforeValidator(_as_messages, json_schema_input_type=str | list[InputItem]),
-    ]
+    input: Annotated[list[Annotated[OrLeftOut[InputItem], LEFT_OUT]], Field(min_length=1, fail_fast=True), AS_MESSAGES]
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
