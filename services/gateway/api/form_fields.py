@@ -25,6 +25,8 @@ class ResponseFormat(SchemaFormat):
     """The form of the text. A schema may be at `json_schema`, as OpenAI's chats have it, at `schema`, as the other APIs
     and llama.cpp, Together and Fireworks have it, or at TGI's `value`."""
 
+    usual_place: ClassVar[str] = "schema"
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: SchemaFormat | None = None
     value: dict[str, Any] | None = None
@@ -44,10 +46,14 @@ class ResponseFormat(SchemaFormat):
     def _require_schema(self) -> Self:
         schemas = self._schemas()
         if self.type == "json_schema" and not schemas:
-            raise wrong_field("json_schema.schema", "is required with type json_schema, here or at schema")
+            raise wrong_field(self.usual_place, "is required with type json_schema")
         if self.type == "text" and schemas:
             raise wrong_field(next(iter(schemas)), "is only allowed with type json_schema or json_object")
         return self
+
+
+class ChatResponseFormat(ResponseFormat):
+    usual_place: ClassVar[str] = "json_schema"
 
 
 class StructuredOutputs(Lenient):
@@ -78,7 +84,7 @@ FORM_FIELDS = (
 class TextForms(Lenient):
     """The fields with which a client asks for a text of a form, at most one of them."""
 
-    response_format: ResponseFormat | None = None
+    response_format: ChatResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None  # vLLM's older names
     guided_regex: str | None = None

@@ -65,7 +65,7 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": "hot"}, "temperature"),
     ({"seed": 2**63}, "seed"),
     ({"stop": ["a"] * 65}, "stop"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
     ({"response_format": {"type": "json_object", "value": {}, "schema": {}}}, "response_format.value"),
     ({"json_schema": "{", "min_threshold": 0.9}, "json_schema"),

@@ -210,7 +210,10 @@ async def test_fields_without_effect_are_accepted_and_unknown_ones_named(
     }
     metadata: dict[str, Any] = {"metadata": {"user_id": "someone"}, "service_tier": "standard_only", "container": "x"}
     reply = await post(gateway, **neutral, **metadata, output_config={"effort": "low"})
-    assert (reply.status_code, reply.headers["x-dilaserve-ignored"]) == (200, "output_config.effort, metadata, container")
+    assert (reply.status_code, reply.headers["x-dilaserve-ignored"]) == (
+        200,
+        "output_config.effort, metadata, container",
+    )
 
 
 async def test_every_error_of_the_path_has_anthropics_form(gateway: RunningGateway) -> None:
