@@ -69,7 +69,7 @@ def test_errors() -> None:
         client.messages.create(model="other", max_tokens=8, messages=MESSAGES)
     assert unknown.value.body["error"]["type"] == "not_found_error"
     with pytest.raises(anthropic.BadRequestError, match="top_p"):
-        client.messages.create(model="demo-block", max_tokens=8, messages=MESSAGES, top_p=2)
+        client.messages.create(model="demo-block", max_tokens=8, messages=MESSAGES, extra_body={"top_p": 2})
 
 
 def test_tools() -> None:
