@@ -11,20 +11,22 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 
 from shared.errors import BadInput
+from shared.urls import without_credentials
 
 PREFIX = "DILASERVE_"
 
 OptionalPort = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
-_SERVER = r"([^\s/]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?"
+_SERVER = r"([^\s/?#\[\]]+@)?([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?"
 _NATS_URL = rf"((?P<scheme>nats|tls)://)?{_SERVER}(,(?P=scheme)://{_SERVER})*"
 NATS_URLS = (
-    "nats://HOST:PORT, or tls://HOST:PORT, with USER:PASSWORD@ before HOST where the server has users; "
-    "for a cluster several of them, with commas between"
+    "nats://HOST:PORT, or tls://HOST:PORT, with USER:PASSWORD@ before HOST where the server has users, "
+    "without / ? # [ ]; for a cluster several of them, with commas between"
 )
 NatsUrl = Annotated[str, msgspec.Meta(pattern=f"^{_NATS_URL}$", description=NATS_URLS)]
 OptionalNatsUrl = Annotated[str, msgspec.Meta(pattern=f"^({_NATS_URL})?$", description=NATS_URLS)]
+HttpUrl = Annotated[str, msgspec.Meta(pattern=r"^(https?://([^\s/?#\[\]]+@)?[^\s/?#@]+(/[^\s@]*)?)?$")]
 CellName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]{1,32}$")]
 
 
@@ -37,7 +39,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_ca: str = ""  # PEM file of the authorities for the NATS server's certificate; empty: the system's
     cell: CellName = "cell0"  # name of the cell: one scheduler and its instances
     alive_file: str = ""  # file touched every 5 s while the service is live, for health checks; empty: none
-    otlp_endpoint: str = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces
+    otlp_endpoint: HttpUrl = ""  # base URL of an OpenTelemetry collector (OTLP over HTTP); empty: no traces
     metrics_host: str = "127.0.0.1"  # address on which Prometheus metrics are served
     metrics_port: OptionalPort = 0  # port of the metrics, at a gateway of its whole API; 0: none
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level that is logged
@@ -72,7 +74,8 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
                 raise _invalid_nats_url(variable, environ[variable]) from None
             choices = _choices(msgspec.inspect.type_info(field.type))
             accepted = f"; accepted: {', '.join(choices)}" if choices else ""
-            raise BadInput(f"{variable}={environ[variable]!r}: {error}{accepted}", field=variable) from None
+            shown = without_credentials(environ[variable]) if "@" in environ[variable] else environ[variable]
+            raise BadInput(f"{variable}={shown!r}: {error}{accepted}", field=variable) from None
     return kind(**values)
 
 
@@ -103,7 +106,7 @@ def check_cell_name(cell: str, name: str) -> None:
 
 
 def _invalid_nats_url(name: str, url: str) -> BadInput:
-    shown = re.sub(r"^(\w+://)?.*@", r"\1", url, flags=re.DOTALL)  # an invalid URL may have a password anywhere
+    shown = without_credentials(url)
     return BadInput(f"{name}={shown!r}: not the URL of a NATS server; accepted: {NATS_URLS}", field=name)
 
 

@@ -2,14 +2,28 @@
 
 import re
 
-CREDENTIALS = re.compile(r"(^|//)[^/?#]*@")  # up to the last @ of the part before the path; NATS needs no scheme
 NEXT_SERVER = re.compile(r",(?=(?:nats|tls)://)")  # a comma may also be in a password
-PASSWORD_OPTION = re.compile(r"(?<=[?&]password=)[^&#]*")
+SCHEME = re.compile(r"(?:nats|tls|https?|wss?|postgres(?:ql)?(?:\+\w+)?)://")  # NATS needs none
+# Of a server, with a path or options
+ADDRESS = re.compile(r"(?:[\w.*-]*|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?(?:[/?][^\s@]*)?")
+PASSWORD_OPTION = re.compile(r"(?<=[?&]password=).*", re.DOTALL)
 
 
 def without_credentials(url: str) -> str:
-    """`url`, or several URLs with commas between them, without user names and passwords."""
-    return PASSWORD_OPTION.sub("***", CREDENTIALS.sub(r"\1", url))
+    """`url`, or several URLs with commas between them, without user names and passwords.
+
+    A password may have any character, so each URL is cut at its last @. What is no address then, or has no @ beside
+    others that have one, is hidden whole.
+    """
+    url = PASSWORD_OPTION.sub("***", url)
+    return ",".join(_shown(each) if "@" in each or "@" not in url else "***" for each in server_urls(url))
+
+
+def _shown(url: str) -> str:
+    found = SCHEME.match(url)
+    scheme = found[0] if found else ""
+    address = url.removeprefix(scheme).rpartition("@")[2]
+    return scheme + (address if ADDRESS.fullmatch(address) else "***")
 
 
 def server_urls(urls: str) -> list[str]:

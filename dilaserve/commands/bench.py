@@ -86,9 +86,11 @@ def bench(
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if plot is not None:
+        from shared.urls import without_credentials  # noqa: PLC0415
         from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
 
-        write_figure(plot, draw_timelines({"": result["timeline"]}, f"{result['requests']} requests to {url}"))
+        title = f"{result['requests']} requests to {without_credentials(url)}"
+        write_figure(plot, draw_timelines({"": result["timeline"]}, title))
     if json:
         typer.echo(msgspec.json.encode(result))
     else:

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from shared.errors import BadInput
+from shared.urls import without_credentials
 
 PROMPT = """You are grading an assistant response to a user request.
 
@@ -94,7 +95,9 @@ class Judge:
             async with httpx.AsyncClient(trust_env=False) as client:
                 await client.get(f"{self._base}/models")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise BadInput(f"--judge-url {self.url}: no server answers: {str(error) or type(error).__name__}") from None
+            text = "" if isinstance(error, httpx.InvalidURL) else str(error)  # that one has a part of the URL
+            reason = f"no server answers: {text or type(error).__name__}"
+            raise BadInput(f"--judge-url {without_credentials(self.url)}: {reason}") from None
 
     @property
     def _base(self) -> str:

@@ -177,10 +177,10 @@ async def _server(name: str, url: str, probe: Callable[[str], Awaitable[bool]]) 
 
 async def _gateway(url: str, certificate: str) -> Finding:
     """Whether the gateway reports that requests can be served."""
-    reason = await not_ready_reason(url, certificate)
+    reason, shown = await not_ready_reason(url, certificate), without_credentials(url)
     if reason is None:
-        return Finding("gateway", True, f"{url} is ready")
-    return Finding("gateway", False, f"{url} is not ready: {reason}", "see docs/operations.md, Readiness")
+        return Finding("gateway", True, f"{shown} is ready")
+    return Finding("gateway", False, f"{shown} is not ready: {reason}", "see docs/operations.md, Readiness")
 
 
 def _version(module: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from shared.bus.users import BusUser
 from shared.errors import BadInput
+from shared.settings import check_nats_url
 
 STATUS_NATS_URL = "DILASERVE_STATUS_NATS_URL"  # set in the gateway's container: the bus, with the user `status`
 CONTAINER_URL = "http://127.0.0.1:8000"  # the gateway, in its container
@@ -78,6 +79,7 @@ def find_addresses(data_dir: Path, environ: Mapping[str, str]) -> Addresses:
         if STATUS_NATS_URL not in environ:
             raise
     nats_url = environ[STATUS_NATS_URL]
+    check_nats_url(nats_url, STATUS_NATS_URL)
     return Addresses(
         url=CONTAINER_URL,
         nats_url=nats_url,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 
 from shared.errors import BadInput
+from shared.urls import without_credentials
 
 POLL_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 5.0  # for a server that the user named
@@ -34,7 +35,7 @@ def check_url(option: str, url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise BadInput(f"{option} {url}: accepted: a URL such as http://127.0.0.1:8000")
+        raise BadInput(f"{option} {without_credentials(url)}: accepted: a URL such as http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 

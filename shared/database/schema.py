@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 import structlog
-from sqlalchemy import Connection, DateTime, Float, Integer, MetaData, Text, false, make_url, text
+from sqlalchemy import URL, Connection, DateTime, Float, Integer, MetaData, Text, false, make_url, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -140,9 +140,10 @@ def open_database(url: str) -> AsyncEngine:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # ValueError: the port is not a number
         parsed = None
-    if parsed is None or parsed.get_backend_name() != "postgresql":
+    if parsed is None or parsed.get_backend_name() != "postgresql" or _has_rest_of_password(parsed):
         raise BadInput(
-            f"not a database URL: {without_credentials(url)}; accepted: postgresql://USER:PASSWORD@HOST:PORT/NAME"
+            f"not a database URL: {without_credentials(url)}; accepted: postgresql://USER:PASSWORD@HOST:PORT/NAME, "
+            "with %40 for @ in the password"
         )
     tls, parsed = read_tls(parsed.query), parsed.difference_update_query(PARAMETERS)
     if unknown := parsed.query.keys() - signature(asyncpg.connect).parameters.keys():
@@ -151,6 +152,12 @@ def open_database(url: str) -> AsyncEngine:
         )
     arguments = {"timeout": CONNECT_S} | ({} if tls is None else {"ssl": tls})
     return create_async_engine(parsed.set(drivername="postgresql+asyncpg"), pool_pre_ping=True, connect_args=arguments)
+
+
+def _has_rest_of_password(url: URL) -> bool:
+    """Whether the password had an @, so that the parts after it are wrong. A directory of the socket may have one."""
+    options = {**url.query, "host": ""}
+    return any("@" in str(part) for part in (url.host, url.database, *options, *options.values()))
 
 
 async def database_answers(url: str) -> bool:
