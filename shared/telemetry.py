@@ -4,12 +4,14 @@ The W3C context travels in HTTP headers, bus headers and the request's state. Wi
 but a client's context is still passed on.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opentelemetry import trace
 
 MAX_STEP_EVENTS = 64  # step events per span; later steps are left out
+SHUTDOWN_S = 1.5  # limit of sending the last spans
 
 
 def as_ns(unix_s: float) -> int:
@@ -19,7 +21,7 @@ def as_ns(unix_s: float) -> int:
 
 @contextmanager
 def telemetry(service: str, otlp_endpoint: str) -> Iterator[None]:
-    """Export the spans of this process within the block; the last ones are sent at its end.
+    """Export the spans of this process within the block; the last ones are sent at its end, within SHUTDOWN_S.
 
     `otlp_endpoint` is a collector's base URL for OTLP over HTTP, such as http://127.0.0.1:4318; empty: no export.
     """
@@ -39,5 +41,7 @@ def telemetry(service: str, otlp_endpoint: str) -> Iterator[None]:
     trace.set_tracer_provider(provider)
     try:
         yield
-    finally:
-        provider.shutdown()
+    finally:  # a collector that does not answer would hold the process for the exporter's own limits
+        closing = threading.Thread(target=provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(SHUTDOWN_S)
