@@ -12,8 +12,8 @@ PASSWORD_OPTION = re.compile(r"(?<=[?&]password=).*", re.DOTALL)
 def without_credentials(url: str) -> str:
     """`url`, or several URLs with commas between them, without user names and passwords.
 
-    A password may have any character, so each URL is cut at its last @. What is no address then, or has no @ beside
-    others that have one, is hidden whole.
+    A password may have any character, so each URL is cut at its last @. A rest that is no address is hidden whole, and
+    so is a URL without an @ beside others that have one.
     """
     url = PASSWORD_OPTION.sub("***", url)
     return ",".join(_shown(each) if "@" in each or "@" not in url else "***" for each in server_urls(url))
