@@ -1,6 +1,7 @@
 """Starts the scheduler: connects, leads the cell, runs, drains."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import structlog
@@ -80,7 +81,7 @@ async def serve(
     await run_until_stopped(stop, set_up())
     caching, needs_profile = config.cache != "none", find_policy(config.policy).needs_profile
     instances = InstanceEvents(text.card.name, needs_profile=needs_profile, caching=caching)
-    lease = await run_until_stopped(stop, lead(bus, instances.watch))
+    lease = await run_until_stopped(stop, lead(bus, instances.watch, set_up))
     if lease is None:
         return 0
     kept_config = KeptConfig(bus, config)
@@ -156,12 +157,12 @@ async def serve(
     return 0
 
 
-async def lead(bus: Bus, instances: InstanceWatch) -> Lease:
+async def lead(bus: Bus, instances: InstanceWatch, set_up: Callable[[], Awaitable[None]]) -> Lease:
     """Wait until this scheduler leads the cell. It then knows the instances from their heartbeats."""
     await instances.start(bus)
     watching = asyncio.create_task(instances.run())
     try:
-        return await Lease.acquire(bus, process_name())
+        return await Lease.acquire(bus, process_name(), set_up)
     finally:
         await cancel([watching])
 

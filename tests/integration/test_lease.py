@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from services.scheduler.io import lease as io_lease
 from services.scheduler.io.lease import KEY, Lease
 from shared.bus.client import Bus
-from shared.bus.subjects import HEARTBEAT_S
+from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, request_consumer
 from shared.errors import Superseded
 from shared.tasks import cancel
 from tests.support.nats import NatsServer
@@ -99,3 +99,41 @@ async def test_a_scheduler_on_standby_is_live(bus: Bus, nats_server: NatsServer)
     assert standby.is_live()
     await cancel([waiting])
     await standby.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["deleted", "purged", "written", "written for good", "emptied", "bucket deleted"])
+async def test_a_lease_that_nobody_renews_is_taken_within_its_lifetime(bus: Bus, fault: str) -> None:
+    subjects = bus.subjects
+    first = await Lease.acquire(bus, "first")
+    await bus.js.add_consumer(subjects.stream("REQUESTS"), request_consumer(first.epoch))
+    bucket, stream = await bus.bucket(subjects.leases_bucket), f"KV_{subjects.leases_bucket}"
+    match fault:
+        case "deleted":
+            await bucket.delete(KEY)
+        case "purged":
+            await bucket.purge(KEY)
+        case "written":
+            await bucket.put(KEY, b"anything")
+        case "written for good":
+            config = (await bus.js.stream_info(stream)).config
+            await bus.js.update_stream(config.evolve(max_age=0))
+            await bucket.put(KEY, b"\xff")
+        case "emptied":
+            await bus.js.purge_stream(stream)
+        case "bucket deleted":
+            await bus.js.delete_stream(stream)
+            await bus.set_up()
+    async with asyncio.timeout(LEASE_TTL_S + 2):
+        second = await Lease.acquire(bus, "second")
+    assert second.epoch > first.epoch
+
+
+async def test_a_standby_creates_a_deleted_bucket_of_leases_again(bus: Bus) -> None:
+    await Lease.acquire(bus, "first")
+    with capture_logs() as logs:
+        waiting = asyncio.ensure_future(Lease.acquire(bus, "second", bus.set_up))
+        await reached(lambda: any("standing by" in line["event"] for line in logs))
+        await bus.js.delete_stream(f"KV_{bus.subjects.leases_bucket}")
+        async with asyncio.timeout(LIMIT_S):
+            assert (await waiting).holder == "second"

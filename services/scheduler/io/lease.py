@@ -6,7 +6,9 @@ epoch. A leader stops if it finds that another scheduler has led since, and deci
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
@@ -14,8 +16,8 @@ from nats.js.kv import KeyValue
 
 from shared.bus.client import Bus
 from shared.bus.errors import BUS_ERRORS, bus_errors
-from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, MAX_UNRENEWED_S
-from shared.errors import Superseded
+from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, MAX_UNRENEWED_S, consumer_epoch
+from shared.errors import RetryLater, Superseded
 from shared.retry import retry
 from shared.tasks import pause
 
@@ -35,26 +37,43 @@ class Lease:
         self._revision = revision
         self._renewed_s = time.monotonic()
         self._renewed = asyncio.Event()
-        self.epoch = revision
+        self.epoch = revision  # or more, after the bucket was deleted and its revisions begin again
 
     @classmethod
-    async def acquire(cls, bus: Bus, holder: str) -> "Lease":
+    async def acquire(cls, bus: Bus, holder: str, set_up: Callable[[], Awaitable[None]] | None = None) -> "Lease":
         """Wait until no other scheduler leads the cell, then lead: this process is live while it renews the lease.
-        `holder` names it in the bucket."""
-        bucket, value = await bus.bucket(bus.subjects.leases_bucket), holder.encode()
+        `holder` names it in the bucket; `set_up` creates a bucket that was deleted meanwhile.
 
-        async def create() -> int | None:
+        A value that nobody has renewed for LEASE_TTL_S is replaced, whatever it is: it may have no time to live.
+        """
+        bucket, value = await bus.bucket(bus.subjects.leases_bucket), holder.encode()
+        seen, seen_s = 0, time.monotonic()  # the revision of the other holder, and when it was first seen
+
+        async def take() -> int | None:
             """Returns: None if another scheduler holds the lease."""
-            with bus_errors("take the lease"), suppress(KeyWrongLastSequenceError):
-                return await bucket.create(KEY, value)
+            nonlocal seen, seen_s
+            try:
+                with bus_errors("take the lease"), suppress(KeyWrongLastSequenceError, KeyNotFoundError):
+                    with suppress(KeyWrongLastSequenceError):
+                        return await bucket.create(KEY, value)
+                    if (revision := (await bucket.get(KEY)).revision or 0) != seen:
+                        seen, seen_s = revision, time.monotonic()
+                    elif time.monotonic() - seen_s > LEASE_TTL_S:
+                        log.warning("nobody renews the lease; taking it")
+                        return await bucket.update(KEY, value, last=revision)
+            except RetryLater:
+                if set_up is not None:
+                    await set_up()
+                raise
             return None
 
-        if (revision := await retry(create)) is None:
+        if (revision := await retry(take)) is None:
             log.info("another scheduler leads; standing by")
         while revision is None:
             await asyncio.sleep(POLL_S)
-            revision = await retry(create)
+            revision = await retry(take)
         lease = cls(bus, bucket, value, revision)
+        lease.epoch = max(revision, await retry(partial(_next_epoch, bus)))
         bus.is_live = lease.is_live
         return lease
 
@@ -125,3 +144,10 @@ class Lease:
                 await self._bucket.delete(KEY, last=self._revision)
         except BUS_ERRORS as error:
             log.warning("lease not released; it expires", error=repr(error))
+
+
+async def _next_epoch(bus: Bus) -> int:
+    """Above that of each earlier leader whose consumer of requests exists. Raises: RetryLater."""
+    with bus_errors("list the consumers of requests"):
+        names = await bus.consumer_names(bus.subjects.stream("REQUESTS"))
+    return 1 + max(map(consumer_epoch, names), default=0)
