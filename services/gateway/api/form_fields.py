@@ -73,14 +73,6 @@ class StructuredOutputs(Lenient):
     json_object: Annotated[bool | None, AfterValidator(lambda wanted: wanted or None)] = None
 
 
-STRUCTURED = ("json_", "regex", "choice", "grammar", "json_object")
-# Of vLLM under its older names, of SGLang and of llama.cpp
-FORM_FIELDS = (
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("json_schema", "regex", "ebnf", "grammar"),
-)
-
-
 class TextForms(Lenient):
     """The fields with which a client asks for a text of a form, at most one of them."""
 
@@ -98,10 +90,11 @@ class TextForms(Lenient):
     def forms(self) -> list[Form]:
         """The given forms."""
         found = self.response_format.forms("response_format") if self.response_format is not None else []
-        given = {name: getattr(self, name) for name in FORM_FIELDS}
-        structured = self.structured_outputs
-        if structured is not None:
-            given |= {f"structured_outputs.{name.rstrip('_')}": getattr(structured, name) for name in STRUCTURED}
+        others = TextForms.model_fields.keys() - {"response_format", "structured_outputs"}
+        given = {name: getattr(self, name) for name in sorted(others)}
+        if self.structured_outputs is not None:
+            own = StructuredOutputs.model_fields
+            given |= {f"structured_outputs.{name.rstrip('_')}": getattr(self.structured_outputs, name) for name in own}
         return [*found, *(form_of(name, value) for name, value in given.items() if value is not None)]
 
     def labels(self) -> list[str]:

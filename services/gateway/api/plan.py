@@ -97,22 +97,19 @@ class BodyPlanner:
             outcomes = [_outcome_without_steps(ids, text) for ids in prompts for _ in range(wanted.n)]
             requests = [Request(request_id=outcome.request_id) for outcome in outcomes]
             return BodyPlan(wanted=wanted, requests=requests, outcomes=outcomes)
-        form = await self._form(wanted)
-        made = [await self._request(wanted, form, ids) for ids in prompts]
-        seed = wanted.passed.get("seed")
-        seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
-        requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
-        left_out = [*wanted.left_out, *form.left_out]
-        return BodyPlan(wanted=wanted, requests=requests, left_out=left_out, adjusted=_adjusted(wanted, requests))
-
-    async def _form(self, wanted: WantedCompletion) -> TextForm:
-        return await self.patterns.form_of(
+        form = await self.patterns.form_of(
             wanted.forms,
             wanted.labels if wanted.alternatives is not None else (),
             wanted.tools.form if wanted.tools.tools else None,
             wanted.tools.key,
             self.key.key_id,
         )
+        made = [await self._request(wanted, form, ids) for ids in prompts]
+        seed = wanted.passed.get("seed")
+        seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
+        requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
+        left_out = [*wanted.left_out, *form.left_out]
+        return BodyPlan(wanted=wanted, requests=requests, left_out=left_out, adjusted=_adjusted(wanted, requests))
 
     async def _request(self, wanted: WantedCompletion, form: TextForm, prompt_ids: Int32) -> Request:
         """The request for a prompt, without its own id and seed."""
