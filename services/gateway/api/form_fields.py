@@ -90,8 +90,8 @@ class TextForms(Lenient):
     def forms(self) -> list[Form]:
         """The given forms."""
         found = self.response_format.forms("response_format") if self.response_format is not None else []
-        others = TextForms.model_fields.keys() - {"response_format", "structured_outputs"}
-        given = {name: getattr(self, name) for name in sorted(others)}
+        others = (name for name in TextForms.model_fields if name not in {"response_format", "structured_outputs"})
+        given = {name: getattr(self, name) for name in others}
         if self.structured_outputs is not None:
             own = StructuredOutputs.model_fields
             given |= {f"structured_outputs.{name.rstrip('_')}": getattr(self.structured_outputs, name) for name in own}
