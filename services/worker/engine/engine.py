@@ -7,7 +7,7 @@ jobs run together, and rejects jobs that cannot run. The scheduler decides the s
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 import torch
@@ -21,6 +21,7 @@ from services.worker.engine.readers import READERS
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs
 from services.worker.engine.step_results import IterationResult, RanBatch, StepOutcome, StepReport
+from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import ModelRunner
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.pattern_cache import PatternSource
@@ -65,6 +66,7 @@ class Engine:
         self._queue: deque[StepJob] = deque()
         self._last_batch = 0  # number of the last iteration, as the scheduler counts
         self._report = StepReport()
+        self.num_faults = 0  # requests that failed for an unexpected error
 
     @property
     def waiting(self) -> bool:
@@ -133,8 +135,10 @@ class Engine:
             if not picked:
                 break
             picked.sort(key=lambda pair: pair[0].sort_key)
+            if (batch := self._pack(picked)) is None:
+                continue
             with suppress(torch.OutOfMemoryError):
-                outcome = self._run_batch([part for part, _ in picked])
+                outcome = self._run_batch([part for part, _ in picked], batch)
             if outcome is None:  # handled here since the caught error keeps the forward's tensors alive
                 self._shrink(picked)
             else:
@@ -145,9 +149,33 @@ class Engine:
         latency_s = time.perf_counter() - started
         return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
 
-    def _run_batch(self, parts: list[Part]) -> StepOutcome:
+    def _pack(self, picked: list[tuple[Part, StepJob]]) -> ForwardBatch | None:
+        """The batch of these parts, without moves. Returns: None if the form, the tokens or the fields of a request
+        raise an error, which fails that request alone; the others wait again. Raises: the error if it is of none."""
+        try:
+            return pack([part for part, _ in picked], self.config)
+        except Exception:
+            faulty = set[int]()
+            for part, job in picked:
+                try:
+                    pack([part], self.config)
+                except Exception as error:
+                    faulty.add(job.ticket)
+                    self._fault(job.ticket, error)
+            if not faulty:
+                raise
+        self._queue.extendleft(job for _, job in reversed(picked) if job.ticket not in faulty)
+        return None
+
+    def _fault(self, ticket: int, error: Exception) -> None:
+        """Fail one request for an unexpected error."""
+        log.error("a request raised an error", ticket=ticket, exc_info=error)
+        self.num_faults += 1
+        self._report.fail(ticket, f"the instance cannot serve this request: {error!r}")
+
+    def _run_batch(self, parts: list[Part], batch: ForwardBatch) -> StepOutcome:
         self._rebuild_caches([part for part in parts if part.rebuilds])
-        batch = pack(parts, self.config, self._cache.take_moves())
+        batch = replace(batch, moves=self._cache.take_moves())
         ran = RanBatch(parts, batch, self._runner.run(batch), self.config.mask_token_id, self._report)
         for read in READERS:
             read(ran)
@@ -218,6 +246,8 @@ class Engine:
             self._report.fail(job.ticket, error.message, error.field)
         except RetryLater as error:
             self._report.fail(job.ticket, str(error))
+        except Exception as error:
+            self._fault(job.ticket, error)
         else:
             return None if is_obsolete(job, sequence, self.config) else sequence
         return None
@@ -256,6 +286,9 @@ class Engine:
         except BadInput as error:
             field = error.field if error.field in Request.__struct_fields__ else None
             self._report.fail(state.ticket, error.message, field)
+            return False
+        except Exception as error:
+            self._fault(state.ticket, error)
             return False
         return True
 

@@ -6,7 +6,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from services.worker.cache.prefix_pages import PrefixPages
 from services.worker.engine.engine import Engine
 from services.worker.engine.self_check import CanaryFaultKind
 from shared.messages.instances import Instance
@@ -17,13 +16,16 @@ NAME = "dilaserve_worker"
 INT32, INT64 = 4, 8  # bytes of an entry in a message's columns
 
 
-class _PrefixCounters(Collector):
-    """The hits of the prefix cache, as the engine counts them."""
+class _EngineCounters(Collector):
+    """The counters of the engine."""
 
-    prefixes: PrefixPages | None = None
+    engine: Engine | None = None
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        wanted, cached = (self.prefixes.wanted_tokens, self.prefixes.loaded_tokens) if self.prefixes else (0, 0)
+        prefixes = self.engine.prefixes if self.engine else None
+        wanted, cached = (prefixes.wanted_tokens, prefixes.loaded_tokens) if prefixes else (0, 0)
+        faults = self.engine.num_faults if self.engine else 0
+        yield CounterMetricFamily(f"{NAME}_request_faults", "Requests that failed for an unexpected error", faults)
         meanings = "Tokens that arriving requests may find cached", "Tokens that arriving requests found cached"
         yield CounterMetricFamily(f"{NAME}_prefix_wanted_tokens", meanings[0], wanted)
         yield CounterMetricFamily(f"{NAME}_prefix_cached_tokens", meanings[1], cached)
@@ -53,8 +55,8 @@ class WorkerMetrics:
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")
         self._used = self._gauge("kv_cache_used_tokens", "Tokens whose keys and values are cached")
         self._prefixes = self._gauge("prefix_cache_used_tokens", "Tokens of prefixes cached for later requests")
-        self._hits = _PrefixCounters()
-        self.registry.register(self._hits)
+        self._counters = _EngineCounters()
+        self.registry.register(self._counters)
 
     def watch(self, engine: Engine) -> None:
         """Export the engine's requests and cache from now on."""
@@ -62,7 +64,7 @@ class WorkerMetrics:
         self._size.set(engine.cache_tokens)
         self._used.set_function(lambda: engine.cache_tokens - engine.free_cache_tokens)
         self._prefixes.set_function(lambda: engine.prefixes.used_tokens)
-        self._hits.prefixes = engine.prefixes
+        self._counters.engine = engine
 
     def quarantined(self, kind: CanaryFaultKind) -> None:
         """Export that the instance is quarantined."""

@@ -273,7 +273,7 @@ async def test_the_error_of_a_field_of_several_types_names_the_field_and_the_typ
         ("chat/completions", CHAT | {"functions": [{"name": "f"}]}, "functions",
          "functions is not supported; accepted: []"),
         ("chat/completions", CHAT | {"presence_penalty": 2.5}, "presence_penalty",
-         "presence_penalty must be at most 2"),
+         "presence_penalty must be at most 2.0"),
         ("responses", {"model": "tiny-llada", "input": [{"role": "user", "content": 5}]}, "input[0].content",
          "input[0].content must be a string or a list"),
         ("responses", {"model": "tiny-llada", "input": "hi", "metadata": {"str": 5}}, "metadata.str",

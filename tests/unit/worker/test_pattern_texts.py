@@ -120,6 +120,48 @@ def failures_of(engine: Engine, decode: Decode) -> list[StepFailure]:
     return results.failures
 
 
+class Broken(StateSets):
+    """Raises an error at some point of a step."""
+
+    def __init__(self, sets: StateSets, name: str) -> None:
+        super().__init__(sets.automaton)
+        self._broken = name
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "_broken" and name == getattr(self, "_broken", None):
+            raise IndexError("list index out of range")
+        return super().__getattribute__(name)
+
+
+class BrokenPatterns(Patterns):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def find(self, pattern: str) -> Future[StateSets]:
+        found = super().find(pattern)
+        if pattern == PATTERN:
+            return found
+        broken = Future[StateSets]()
+        broken.set_result(Broken(found.result(), self._name))
+        return broken
+
+
+@pytest.mark.parametrize("name", ["has_common", "mask"])  # while it is checked, and while a batch is packed
+def test_a_form_that_raises_an_error_fails_its_request_alone(runner: Runner, name: str) -> None:
+    engine = engine_of(runner, CacheMode.NONE, BrokenPatterns(name))
+    good, bad = (Constrained(t, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, pattern=p) for t, p in enumerate((PATTERN, "a*")))
+    engine.accept(jobs_for([good, bad]))
+    results = engine.iterate()
+    assert results is not None
+    assert [failure.ticket for failure in results.failures] == [1]
+    assert "IndexError" in results.failures[0].message
+    read_results(results, [good])
+    run_together(engine, [good])
+    assert re.fullmatch(PATTERN, good.text)
+    assert engine.num_faults == 1
+
+
 def test_a_text_matches_its_pattern_whatever_its_penalties_and_bias(runner: Runner) -> None:
     forbidden = {token: 100.0 for token in range(len(TEXTS)) if TEXTS[token] == b""}
     for changes in ({"presence_penalty": 2.0, "repetition_penalty": 10.0}, {"logit_bias": forbidden}):
