@@ -31,7 +31,8 @@ def _load(stats: SchedulerStats, versions: Sequence[int]) -> Table:
         served, age = stats.last, f" ({_age(stats.at_s - stats.last.at_s)} ago)"
     rows = {
         "policy": f"{stats.policy}, thresholds {thresholds}",
-        "requests": f"{stats.active} active, {stats.deferred} deferred, {stats.waiting} waiting; "
+        "requests": f"{stats.active} active, {stats.deferred} deferred, {stats.waiting} waiting, "
+        f"{stats.infeasible} with an SLO that no threshold meets; "
         f"{stats.completed} completed, {stats.failed} failed, {stats.cancelled} cancelled",
         "SLO attainment": percent(served.slo_attainment) + age,
         "mean threshold": number(served.mean_threshold) + age,

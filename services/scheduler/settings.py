@@ -1,7 +1,7 @@
 """Settings of the scheduler."""
 
 from math import inf
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -31,6 +31,7 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     margin_steps: Margin = 0.0  # steps of slack before a deadline (policy paper)
     guaranteed_priority: int | None = None  # requests of at least this priority keep all thresholds under load
     key_weights: tuple[str, ...] = ()  # KEY=WEIGHT: shares of API keys under load; 1 if not named (policy dilaserve)
+    infeasible_level: Literal["common", "lowest"] = "common"  # of requests that miss at any threshold
     shed: bool = False  # refuse with 429 a request that cannot meet its SLO at its lowest threshold
     lookahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # steps sent ahead of the last result
     step_timeout_s: Seconds = 60.0  # seconds after which an unanswered step goes to another instance

@@ -161,6 +161,7 @@ class ServingStats(msgspec.Struct, frozen=True, kw_only=True):
     slo_s: Finite
     latency_s: Finite  # arrival to last token
     slo_met: bool
+    slo_feasible: bool = True  # false: the policy estimated that no threshold meets the SLO
     instances: list[str]  # in order of first use
     migrations: int
     unmasked_tokens: int = 0

@@ -59,6 +59,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
 
     active: int  # running and deferred requests
     deferred: int  # active requests that no instance has room for
+    infeasible: int = 0  # active requests whose SLO no threshold meets, as the policy estimates
     waiting: int = 0  # requests beyond those that the scheduler holds
     slack: Finite = 0.0  # free share of the SLO window or of the places, whichever is smaller; 0 and below: full
     draining: bool = False  # the cell finishes its requests, and gateways send no more to it

@@ -53,6 +53,7 @@ class Serving(ResponseModel):
     latency_ms: Ms | None = Field(None, validation_alias="latency_s", description="time from arrival to the last token")
     step_ms: Ms | None = Field(None, validation_alias="step_s", description="compute time within the latency")
     slo_met: bool | None = None
+    slo_feasible: bool | None = Field(None, description="false if no threshold could meet the SLO, as was estimated")
     instances: list[str] | None = Field(None, description="instances in the order of first use")
     migrations: int | None = None
     edits: int | None = Field(None, description="changes of tokens that an earlier step had unmasked, if there are any")
@@ -66,8 +67,9 @@ class Serving(ResponseModel):
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
         stats = asdict(outcome.stats) if outcome.stats else {}
-        if not stats.get("edits"):
-            stats.pop("edits", None)
+        for name, usual in (("edits", 0), ("slo_feasible", True)):
+            if stats.get(name) == usual:
+                del stats[name]
         if outcome.choices:
             stats["choices"] = outcome.choices
         if outcome.unverified:

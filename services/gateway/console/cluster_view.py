@@ -25,6 +25,7 @@ class LoadView(ResponseModel):
     tokens_per_s: float | None = None  # unmasked tokens
     running: int | None = None  # requests on instances
     waiting: int | None = None  # requests that no instance has room for
+    infeasible: int | None = None  # requests whose SLO no threshold meets
     kv_cache_use: float | None = None  # share of the KV caches in use; None: no instance has one
     prefix_hit_rate: float | None = None  # of all instances, as in InstanceView
 

@@ -29,7 +29,7 @@ def booked_shares(
     block = np.array(table.block_length[rows].mean())
     step_s = fleet.iteration_seconds(fleet.open.nonzero()[0], cache_tokens=block).min(initial=1.0)
     # An SLO that no instance can meet is no unlimited load
-    shares: Float64 = seconds / np.maximum(table.slo_s[rows], (cache_steps + recompute_steps) * step_s)
+    shares: Float64 = seconds / np.maximum(table.planned_slo_s[rows], (cache_steps + recompute_steps) * step_s)
     return shares
 
 

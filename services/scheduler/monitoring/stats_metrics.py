@@ -21,6 +21,7 @@ COUNTERS = {  # by the field of SchedulerStats
 GAUGES = {
     "active": ("active_requests", "Active requests: running and deferred"),
     "deferred": ("deferred_requests", "Requests without room on any instance"),
+    "infeasible": ("infeasible_requests", "Active requests whose SLO no threshold meets"),
     "waiting": ("waiting_requests", "Requests beyond those that the scheduler holds"),
     "oldest_queued_s": ("oldest_queued_seconds", "Age of the oldest late request without an instance"),
     "stalled_s": ("stalled_seconds", "Time without a step while requests are active"),

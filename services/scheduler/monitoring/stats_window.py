@@ -86,6 +86,7 @@ class StatsWindow:
             window_s=window_s,
             active=len(core.table),
             deferred=int(deferred.sum()),
+            infeasible=int(np.count_nonzero(core.table.infeasible & (core.table.ticket != 0))),
             waiting=waiting,
             slack=cell_slack(core, waiting),
             steps_in_flight=len(core.table.pipeline.in_flight()),

@@ -8,6 +8,7 @@ import numpy as np
 
 from services.scheduler.algorithms.batching import MIN_BATCH, of_one_kind, within_pace
 from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, highest_within, level_at, steps_at
+from services.scheduler.algorithms.feasibility import least_seconds, plan_slos
 from services.scheduler.algorithms.placement import MIN_DISPLACEMENT_S, place_with_displacement, step_latency
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
 from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy
@@ -38,12 +39,16 @@ class DiLaServePolicy(AdaptivePolicy):
     late_slos: ClassVar[float] = 4.0  # a late request is served as if it were due this much later, in its SLOs
     moves: MigrationPolicy = MigrationPolicy.FOR_ROOM
     keys: FairKeys = field(default_factory=lambda: FairKeys({}))
+    infeasible: str = "common"  # the level of requests whose SLO no threshold meets: that of the others, or "lowest"
     _booked: float = 0.0  # share of the SLO window
     _latency: BatchLatency | None = None  # of the requests at the last run of load control
 
     @classmethod
     def build(cls, settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Self:
-        return super(DiLaServePolicy, cls).build(settings, estimates, keys=FairKeys(settings.weight_of_key), **options)
+        keys = FairKeys(settings.weight_of_key)
+        return super(DiLaServePolicy, cls).build(
+            settings, estimates, keys=keys, infeasible=settings.infeasible_level, **options
+        )
 
     def control(self, table: RequestTable, fleet: Fleet, now_s: float) -> None:
         """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
@@ -61,6 +66,7 @@ class DiLaServePolicy(AdaptivePolicy):
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
             keys = float(table.cache_keys(rows).mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share, keys)
+            plan_slos(rows, least_seconds(rows, self._latency, table, fleet), table, now_s)
             booked = booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet)
             self._booked = float(booked.sum())
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
@@ -69,16 +75,19 @@ class DiLaServePolicy(AdaptivePolicy):
         self.keys.forget()
         if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
             self.keys.set_levels(rows, booked, lowest, highest, table)
+        if self.infeasible == "lowest":
+            table.level[rows[table.infeasible[rows]]] = lowest
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
-        """By priority, then by key share, then by deadline; late requests count as due `late_slos` SLOs later."""
-        left_s, slo_s = table.time_left_s(rows, now_s), table.slo_s[rows]
-        due_s = np.where(left_s < 0, left_s + self.late_slos * slo_s, left_s)
+        """By priority, then by key share, then by deadline; requests that are late, or infeasible, count as
+        due `late_slos` SLOs later."""
+        left_s, slo_s = table.time_left_s(rows, now_s), table.planned_slo_s[rows]
+        due_s = np.where((left_s < 0) | table.infeasible[rows], left_s + self.late_slos * slo_s, left_s)
         due_s[table.instance[rows] != NOWHERE] -= MIN_DISPLACEMENT_S
         order = np.lexsort((due_s, self.keys.shares_before(rows, due_s, table), -table.priority[rows]))
-        urgent = left_s < self.urgent_share * slo_s
+        urgent = (left_s < self.urgent_share * slo_s) & ~table.infeasible[rows]
         return place_with_displacement(rows[order], urgent[order], table, fleet, step_latency)
 
     def select(self, rows: Int64, joined: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:

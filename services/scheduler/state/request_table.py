@@ -91,6 +91,8 @@ class RequestTable(Columns):
     has_stop_strings: Bool  # instances do not know these strings
     arrival_s: Float64
     slo_s: Float64
+    planned_slo_s: Float64  # by which the policy plans; another one where the SLO is infeasible
+    infeasible: Bool  # no threshold meets its SLO, as the policy estimates
     priority: Int32
     min_threshold: Float64  # the client's quality floor
     lowest_threshold: Float64  # used so far
@@ -152,7 +154,7 @@ class RequestTable(Columns):
         self.streams[row] = arrived.request.stream
         self.has_stop_strings[row] = len(arrived.request.stop) > 0
         self.arrival_s[row] = arrived.arrival_s
-        self.slo_s[row] = arrived.slo_s
+        self.slo_s[row] = self.planned_slo_s[row] = arrived.slo_s
         self.priority[row] = arrived.request.priority
         self.min_threshold[row] = arrived.request.min_threshold
         self.lowest_threshold[row] = 1.0
@@ -237,8 +239,8 @@ class RequestTable(Columns):
         return np.where((self.ticket[rows] == tickets) & (tickets != 0), rows, -1)
 
     def time_left_s(self, rows: Int64, now_s: float) -> Float64:
-        """Seconds to each deadline, negative after it. Shapes: [n] -> [n]."""
-        left_s: Float64 = self.arrival_s[rows] + self.slo_s[rows] - now_s
+        """Seconds to each planned deadline, negative after it. Shapes: [n] -> [n]."""
+        left_s: Float64 = self.arrival_s[rows] + self.planned_slo_s[rows] - now_s
         return left_s
 
     def begins_block(self, rows: Int64) -> Bool:

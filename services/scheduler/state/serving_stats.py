@@ -31,6 +31,7 @@ def serving_stats(table: RequestTable, row: int, candidates: Sequence[float], no
         step_s=float(table.step_s[row]),
         predicted_steps=float(table.predicted_steps[row]) or None,
         slo_met=latency_s <= float(table.slo_s[row]),
+        slo_feasible=not table.infeasible[row],
         instances=list(table.entry(row).served_by),
         migrations=int(table.migrations[row]),
         cached_tokens=int(table.cached_tokens[row]),

@@ -33,6 +33,7 @@ const CHARTS = [
     lines: [
       ["running", "--series-1", (l) => l.running, (v) => [format.number(v), ""]],
       ["waiting", "--series-2", (l) => l.waiting, (v) => [format.number(v), ""]],
+      ["SLO infeasible", "--series-3", (l) => l.infeasible, (v) => [format.number(v), ""]],
     ],
   },
   { title: "Output", lines: [["", "--series-1", (l) => l.tokens_per_s, (v) => [format.number(v), "tokens/s"]]] },

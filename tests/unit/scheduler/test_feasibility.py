@@ -1,0 +1,93 @@
+"""Requests whose deadline no threshold meets take nothing from the others."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.scheduler.algorithms.feasibility import FEASIBLE_AGAIN, PLANNED_TIMES, plan_slos
+from services.scheduler.state.request_table import RequestTable
+from tests.builders import arrival
+from tests.support.scripted_cell import THRESHOLDS, ScriptedCell, jobs_in, make_cell, registered
+
+
+def cell_of(**options: Any) -> ScriptedCell:
+    return make_cell({"a-1": 1}, policy="dilaserve", caching=True, **options)
+
+
+def level_of(cell: ScriptedCell, name: str) -> float:
+    return float(cell.core.table.level[cell.core.table.row_of[name]])
+
+
+def infeasible(cell: ScriptedCell) -> set[str]:
+    table = cell.core.table
+    return {name for name, row in table.row_of.items() if table.infeasible[row]}
+
+
+@pytest.mark.parametrize("slo_s", [0.001, 0.01, 0.1])
+def test_an_impossible_slo_does_not_lower_the_level_of_others(slo_s: float) -> None:
+    possible = [arrival(f"r{i}", slo_s=165.0) for i in range(10)]
+    alone, together = cell_of(), cell_of()
+    alone.send(*possible)
+    together.send(*possible, *[arrival(f"hasty{i}", slo_s=slo_s) for i in range(2)])
+    assert infeasible(together) == {"hasty0", "hasty1"}
+    assert level_of(together, "r0") == level_of(alone, "r0") == THRESHOLDS[-1]
+
+
+@pytest.mark.parametrize(("how", "level"), [("common", THRESHOLDS[-1]), ("lowest", THRESHOLDS[0])])
+def test_the_operator_chooses_how_infeasible_requests_are_served(how: str, level: float) -> None:
+    cell = cell_of(infeasible_level=how)
+    cell.send(arrival("r", slo_s=165.0), arrival("hasty", slo_s=0.001))
+    assert (level_of(cell, "r"), level_of(cell, "hasty")) == (THRESHOLDS[-1], level)
+
+
+def test_an_infeasible_request_waits_behind_those_that_can_be_in_time() -> None:
+    cell = make_cell({}, policy="dilaserve")
+    cell.send(arrival("hasty", slo_s=0.001), arrival("late", slo_s=10.0))
+    cell.now_s += 10.0
+    cell.send(arrival("possible", slo_s=60.0))
+    [sent] = jobs_in(cell.send(registered("a-1", max_batch_requests=1)))
+    assert infeasible(cell) == {"hasty", "late"}
+    assert [state.request_id for state in sent.jobs.states] == ["possible"]
+
+
+@pytest.mark.parametrize(("slo_s", "feasible"), [(1000.0, True), (0.001, False)])
+def test_the_reply_shows_whether_the_slo_was_feasible(slo_s: float, feasible: bool) -> None:
+    cell = cell_of()
+    cell.serve(cell.send(arrival("r", slo_s=slo_s)))
+    [finish] = cell.finished
+    assert finish.stats is not None
+    assert finish.stats.slo_feasible == feasible
+    assert finish.stats.slo_s == slo_s
+
+
+def table_with(slo_s: float) -> tuple[RequestTable, Any]:
+    table = RequestTable(3)
+    return table, np.array([table.add(arrival("r", slo_s=slo_s))])
+
+
+@given(st.floats(0.1, 100), st.floats(0.1, 100))
+def test_a_feasible_request_is_planned_by_its_own_slo(slo_s: float, least_s: float) -> None:
+    table, rows = table_with(slo_s)
+    arrived_s = float(table.arrival_s[rows[0]])
+    plan_slos(rows, np.array([least_s]), table, arrived_s)
+    assert table.infeasible[rows[0]] == (slo_s < least_s)
+    expected_s = slo_s if slo_s >= least_s else PLANNED_TIMES * least_s
+    assert table.planned_slo_s[rows[0]] == pytest.approx(expected_s)
+
+
+@given(st.floats(0.2, 5), st.lists(st.floats(0.99, 1.01), min_size=2, max_size=20))
+def test_an_estimate_that_varies_a_little_changes_nothing(slo_s: float, factors: list[float]) -> None:
+    """From the first time that it is infeasible on."""
+    table, rows = table_with(slo_s)
+    arrived_s = float(table.arrival_s[rows[0]])
+    plan_slos(rows, np.array([1.02 * slo_s]), table, arrived_s)
+    planned_s = float(table.planned_slo_s[rows[0]])
+    for factor in factors:
+        plan_slos(rows, np.array([factor * slo_s]), table, arrived_s)
+        assert table.infeasible[rows[0]]
+        assert float(table.planned_slo_s[rows[0]]) == planned_s
+    plan_slos(rows, np.array([0.99 * slo_s / FEASIBLE_AGAIN]), table, arrived_s)
+    assert not table.infeasible[rows[0]]
