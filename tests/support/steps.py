@@ -1,10 +1,13 @@
-"""The scheduler's part in tests of engines: encodes step jobs and decodes step results."""
+"""The scheduler's part in tests of engines: encodes step jobs, decodes step results, and does both to the end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import numpy as np
 
+from services.worker.engine.engine import Engine
 from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
@@ -77,6 +80,31 @@ def jobs_for(decodes: list[Decode], *, epoch: int = 1, drops: Sequence[int] = ()
         states=[d.state for d in decodes if not d.trace],
         drops=pack_int64(drops),
     )
+
+
+def run_step(engine: Engine, jobs: StepJobs) -> StepResults:
+    """The results of the iteration that the jobs start."""
+    engine.accept(jobs)
+    results = engine.iterate()
+    assert results is not None
+    return results
+
+
+def decode_together(
+    engine: Engine, decodes: Sequence[Decode], fields: Mapping[int, Mapping[str, Any]] | None = None
+) -> list[StepResults]:
+    """Decode the requests to their ends; `fields` change their states, by ticket. Returns: the results."""
+    found: list[StepResults] = []
+    while left := [decode for decode in decodes if not decode.done]:
+        jobs, earlier = jobs_for(left), len(found)
+        states = [msgspec.structs.replace(state, **(fields or {}).get(state.ticket, {})) for state in jobs.states]
+        engine.accept(msgspec.structs.replace(jobs, states=states))
+        while (results := engine.iterate()) is not None:
+            assert not results.failures
+            read_results(results, left)
+            found.append(results)
+        assert len(found) > earlier, "the requests wait for ever"
+    return found
 
 
 def read_results(results: StepResults, decodes: list[Decode]) -> list[Decode]:

@@ -1,7 +1,5 @@
 """The engine: the jobs it runs together and those it rejects; batching does not change results."""
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from shared.errors import BadInput
 from shared.messages.steps import StepJobs, StepKind, StepResults
 from shared.pinned import FREE
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +31,6 @@ def request(ticket: int, *, prompt: int = 5, output: int = 32, block: int = 16, 
     return Decode(ticket, rng.integers(0, 50, prompt).tolist(), output, block, threshold, MASK_ID)
 
 
-def run(engine: Engine, jobs: StepJobs) -> StepResults:
-    engine.accept(jobs)
-    results = engine.iterate()
-    assert results is not None
-    return results
-
-
-def decode_together(engine: Engine, decodes: Sequence[Decode]) -> None:
-    left = [d for d in decodes if not d.done]
-    while left:
-        read_results(run(engine, jobs_for(left)), left)
-        left = [d for d in left if not d.done]
-
-
 def tickets(results: StepResults) -> list[int]:
     return [int(ticket) for ticket in unpack_int64(results.tickets)]
 
@@ -54,8 +38,8 @@ def tickets(results: StepResults) -> list[int]:
 def test_requests_of_different_lengths_and_steps_run_in_one_batch(runner: Runner) -> None:
     engine = engine_of(runner)
     first, second = request(1, prompt=3, output=48), request(2, prompt=20, output=16)
-    read_results(run(engine, jobs_for([first])), [first])
-    results = run(engine, jobs_for([first, second]))
+    read_results(run_step(engine, jobs_for([first])), [first])
+    results = run_step(engine, jobs_for([first, second]))
     assert sorted(tickets(results)) == [1, 2]
     assert results.batch_tokens == 51 + 36
 
@@ -94,7 +78,7 @@ def several(mode: CacheMode, temperature: float) -> list[Decode]:
 def test_a_batch_keeps_the_limits_and_the_rest_keeps_its_order(runner: Runner) -> None:
     engine = engine_of(runner, tokens=80, requests=3)
     decodes = [request(t, prompt=4, output=32) for t in range(4)]
-    assert tickets(run(engine, jobs_for(decodes))) == [0, 1]
+    assert tickets(run_step(engine, jobs_for(decodes))) == [0, 1]
     assert engine.waiting
     rest = engine.iterate()
     assert rest is not None
@@ -103,7 +87,7 @@ def test_a_batch_keeps_the_limits_and_the_rest_keeps_its_order(runner: Runner) -
 
 
 def test_a_request_larger_than_a_batch_runs_alone(runner: Runner) -> None:
-    assert tickets(run(engine_of(runner, tokens=8), jobs_for([request(1)]))) == [1]
+    assert tickets(run_step(engine_of(runner, tokens=8), jobs_for([request(1)]))) == [1]
 
 
 def test_two_steps_of_one_request_run_in_two_iterations(runner: Runner) -> None:
@@ -111,7 +95,7 @@ def test_two_steps_of_one_request_run_in_two_iterations(runner: Runner) -> None:
     decode = request(1, threshold=1.0)
     engine.accept(jobs_for([decode]))
     ahead = msgspec.structs.replace(jobs_for([decode]), steps=pack_int32([1]), states=[])
-    first = run(engine, ahead)
+    first = run_step(engine, ahead)
     second = engine.iterate()
     assert second is not None
     assert [unpack_int32(r.steps).tolist() for r in (first, second)] == [[0], [1]]
@@ -120,13 +104,13 @@ def test_two_steps_of_one_request_run_in_two_iterations(runner: Runner) -> None:
 def test_a_step_that_ran_does_not_run_again(runner: Runner) -> None:
     engine = engine_of(runner)
     jobs = jobs_for([request(1)])
-    run(engine, jobs)
+    run_step(engine, jobs)
     engine.accept(msgspec.structs.replace(jobs, states=[]))
     assert engine.iterate() is None
 
 
 def test_a_job_without_a_state_is_reported_missing(runner: Runner) -> None:
-    results = run(engine_of(runner), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
+    results = run_step(engine_of(runner), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
     assert unpack_int64(results.missing).tolist() == [7]
 
 
@@ -141,11 +125,11 @@ def test_a_drop_removes_the_request_and_its_jobs(runner: Runner) -> None:
 
 def test_older_tickets_are_dropped_except_those_with_a_new_state(runner: Runner) -> None:
     engine, decodes = engine_of(runner), [request(t) for t in (1, 2, 3)]
-    run(engine, jobs_for(decodes))
+    run_step(engine, jobs_for(decodes))
     again = msgspec.structs.replace(jobs_for([request(2), request(9)]), forget_below=9)
-    assert tickets(run(engine, again)) == [2, 9]
+    assert tickets(run_step(engine, again)) == [2, 9]
     assert engine.num_resident == 2
-    results = run(engine, msgspec.structs.replace(jobs_for([request(1)]), states=[]))
+    results = run_step(engine, msgspec.structs.replace(jobs_for([request(1)]), states=[]))
     assert unpack_int64(results.missing).tolist() == [1]
 
 
@@ -154,14 +138,14 @@ def test_a_state_replaces_an_older_one_of_the_same_ticket(runner: Runner) -> Non
     stayed, moved = request(1, threshold=1.0), request(1, threshold=1.0)
     decode_together(engine_of(runner), [stayed])
     for engine in (here, there, here):  # the drop on leaving `here` is lost
-        read_results(run(engine, msgspec.structs.replace(jobs_for([moved]), states=[moved.state])), [moved])
+        read_results(run_step(engine, msgspec.structs.replace(jobs_for([moved]), states=[moved.state])), [moved])
     decode_together(here, [moved])
     assert (moved.trace, here.num_resident) == (stayed.trace, 1)
 
 
 def test_jobs_of_a_superseded_scheduler_are_rejected(runner: Runner) -> None:
     engine = engine_of(runner)
-    run(engine, jobs_for([request(1)], epoch=3))
+    run_step(engine, jobs_for([request(1)], epoch=3))
     engine.accept(jobs_for([request(2)], epoch=2))
     assert engine.iterate() is None
     assert engine.num_resident == 1
@@ -169,8 +153,8 @@ def test_jobs_of_a_superseded_scheduler_are_rejected(runner: Runner) -> None:
 
 def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
     engine = engine_of(runner)
-    run(engine, jobs_for([request(1), request(2)], epoch=1))
-    results = run(engine, jobs_for([request(1)], epoch=2))
+    run_step(engine, jobs_for([request(1), request(2)], epoch=1))
+    results = run_step(engine, jobs_for([request(1)], epoch=2))
     assert (results.epoch, tickets(results), engine.num_resident) == (2, [1], 1)
 
 
@@ -197,7 +181,7 @@ def test_an_invalid_state_fails_only_its_request(
     good, bad = request(1), request(2)
     jobs = jobs_for([good, bad])
     broken = msgspec.structs.replace(bad.state, **change)
-    results = run(engine_of(runner), msgspec.structs.replace(jobs, states=[good.state, broken]))
+    results = run_step(engine_of(runner), msgspec.structs.replace(jobs, states=[good.state, broken]))
     assert tickets(results) == [1]
     assert [(failure.ticket, failure.field) for failure in results.failures] == [(2, field)]  # of the request
     assert complaint in results.failures[0].message
@@ -214,7 +198,7 @@ def test_an_invalid_state_fails_only_its_request(
     ],
 )
 def test_an_invalid_job_fails(runner: Runner, change: dict[str, bytes], complaint: str) -> None:
-    results = run(engine_of(runner), msgspec.structs.replace(jobs_for([request(1)]), **change))
+    results = run_step(engine_of(runner), msgspec.structs.replace(jobs_for([request(1)]), **change))
     assert complaint in results.failures[0].message
 
 
@@ -238,7 +222,7 @@ def test_a_step_sent_ahead_is_skipped_if_its_block_has_ended(runner: Runner) -> 
 def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(runner: Runner, mode: CacheMode) -> None:
     engine, decode = engine_of(runner, mode=mode), request(1, threshold=0.0)  # one block per step
     decode.cached = mode is not CacheMode.NONE
-    read_results(run(engine, ahead_into_the_next_block(decode)), [decode])
+    read_results(run_step(engine, ahead_into_the_next_block(decode)), [decode])
     results = engine.iterate()
     assert results is not None
     assert unpack_int32(results.steps).tolist() == [1]
@@ -249,7 +233,7 @@ def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(runner: Run
 
 def test_a_job_of_the_next_block_is_skipped_before_the_block_ends(runner: Runner) -> None:
     engine, decode = engine_of(runner), request(1, threshold=1.0)  # one token per step
-    run(engine, ahead_into_the_next_block(decode))
+    run_step(engine, ahead_into_the_next_block(decode))
     results = engine.iterate()
     assert results is not None
     assert unpack_int32(results.positions)[0] < decode.block_length
@@ -258,13 +242,13 @@ def test_a_job_of_the_next_block_is_skipped_before_the_block_ends(runner: Runner
 
 def test_no_block_begins_after_the_one_in_which_the_text_ends(runner: Runner) -> None:
     decode = request(1, threshold=0.0)
-    results = run(engine_of(runner), ahead_into_the_next_block(decode))
+    results = run_step(engine_of(runner), ahead_into_the_next_block(decode))
     [*_, written] = unpack_int32(results.tokens).tolist()
     for end_id, continues in ((written, False), (MASK_ID, True)):
         engine, jobs = engine_of(runner), ahead_into_the_next_block(request(1, threshold=0.0))
         [state] = jobs.states
         state = msgspec.structs.replace(state, end_ids=pack_int32([end_id]))
-        run(engine, msgspec.structs.replace(jobs, states=[state]))
+        run_step(engine, msgspec.structs.replace(jobs, states=[state]))
         assert (engine.iterate() is not None) is continues
 
 

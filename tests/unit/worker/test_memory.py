@@ -20,7 +20,7 @@ from services.worker.engine.step_results import IterationResult, StepReport
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_runner import Runner
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, decode_together
 
 MAX_TOKENS = 512
 
@@ -50,11 +50,7 @@ def requests(count: int) -> list[Decode]:
 
 def decode_all(engine: Engine, decodes: Sequence[Decode]) -> list[list[int]]:
     """Decode the requests. Returns: their outputs."""
-    while left := [decode for decode in decodes if not decode.done]:
-        engine.accept(jobs_for(left))
-        while (results := engine.iterate()) is not None:
-            assert not results.failures
-            read_results(results, left)
+    decode_together(engine, decodes)
     return [decode.output.tolist() for decode in decodes]
 
 

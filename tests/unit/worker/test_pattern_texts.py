@@ -27,7 +27,7 @@ from shared.errors import BadInput, RetryLater
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepKind
 from shared.token_bytes import token_bytes
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
 
 END, VOCABULARY, BLOCK = 1, 64, 16
 # Two tokens without text, then single characters, then pairs.
@@ -102,22 +102,8 @@ def several(mode: CacheMode, **fields: float) -> list[Decode]:
     return decodes
 
 
-def run_together(engine: Engine, decodes: list[Decode]) -> None:
-    left = decodes
-    while left:
-        engine.accept(jobs_for(left))
-        results = engine.iterate()
-        assert results is not None
-        assert not results.failures
-        read_results(results, left)
-        left = [decode for decode in left if not decode.done]
-
-
 def failures_of(engine: Engine, decode: Decode) -> list[StepFailure]:
-    engine.accept(jobs_for([decode]))
-    results = engine.iterate()
-    assert results is not None
-    return results.failures
+    return run_step(engine, jobs_for([decode])).failures
 
 
 class Broken(StateSets):
@@ -157,7 +143,7 @@ def test_a_form_that_raises_an_error_fails_its_request_alone(runner: Runner, nam
     assert [failure.ticket for failure in results.failures] == [1]
     assert "IndexError" in results.failures[0].message
     read_results(results, [good])
-    run_together(engine, [good])
+    decode_together(engine, [good])
     assert re.fullmatch(PATTERN, good.text)
     assert engine.num_faults == 1
 
@@ -166,7 +152,7 @@ def test_a_text_matches_its_pattern_whatever_its_penalties_and_bias(runner: Runn
     forbidden = {token: 100.0 for token in range(len(TEXTS)) if TEXTS[token] == b""}
     for changes in ({"presence_penalty": 2.0, "repetition_penalty": 10.0}, {"logit_bias": forbidden}):
         decode = Constrained(0, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, changes=changes)
-        run_together(engine_of(runner, CacheMode.NONE), [decode])
+        decode_together(engine_of(runner, CacheMode.NONE), [decode])
         assert re.fullmatch(PATTERN, decode.text)
 
 
@@ -176,9 +162,9 @@ def test_each_text_matches_its_pattern_alone_and_in_company(
     runner: Runner, mode: CacheMode, temperature: float
 ) -> None:
     together, alone = several(mode, temperature=temperature), several(mode, temperature=temperature)
-    run_together(engine_of(runner, mode), together)
+    decode_together(engine_of(runner, mode), together)
     for decode in alone:
-        run_together(engine_of(runner, mode), [decode])
+        decode_together(engine_of(runner, mode), [decode])
     for decode in together:
         if isinstance(decode, Constrained):
             assert re.fullmatch(PATTERN, decode.text), decode.text
@@ -187,13 +173,13 @@ def test_each_text_matches_its_pattern_alone_and_in_company(
 
 def test_a_text_that_is_cut_at_its_limit_matches(runner: Runner) -> None:
     decode = Constrained(1, [3, 4, 5], 32, BLOCK, 0.4, MASK_ID, pattern="(?:[a-z]{3} ){2,}x", text_tokens=20)
-    run_together(engine_of(runner, CacheMode.NONE), [decode])
+    decode_together(engine_of(runner, CacheMode.NONE), [decode])
     assert re.fullmatch("(?:[a-z]{3} ){2,}x", decode.text)
 
 
 def test_a_text_continues_on_another_instance(runner: Runner) -> None:
     stayed, moved = several(CacheMode.NONE)[0], several(CacheMode.NONE)[0]
-    run_together(engine_of(runner, CacheMode.NONE), [stayed])
+    decode_together(engine_of(runner, CacheMode.NONE), [stayed])
     while not moved.done:
         other = engine_of(runner, CacheMode.NONE)
         job = StepJob(moved.ticket, len(moved.trace), moved.block, moved.threshold, StepKind.RECOMPUTE)
@@ -206,10 +192,10 @@ def test_a_text_continues_on_another_instance(runner: Runner) -> None:
 
 def test_texts_match_with_little_memory_for_their_sets(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     together, again = several(CacheMode.NONE), several(CacheMode.NONE)
-    run_together(engine_of(runner, CacheMode.NONE), together)
+    decode_together(engine_of(runner, CacheMode.NONE), together)
     monkeypatch.setattr(state_sets, "MAX_SETS", 3)
     monkeypatch.setattr(state_sets, "MAX_MASKS", 2)
-    run_together(engine_of(runner, CacheMode.NONE), again)
+    decode_together(engine_of(runner, CacheMode.NONE), again)
     assert [decode.trace for decode in again] == [decode.trace for decode in together]
 
 

@@ -14,7 +14,7 @@ from services.worker.model.top_logits import combine_top, top_logits
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import StepTopTokens
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, decode_together, jobs_for
 
 VOCAB, ROWS, K = 12, 5, 4
 MASK = 7
@@ -51,18 +51,12 @@ def decode(wanted: list[int], temperature: float = 0.0) -> tuple[list[Decode], l
     engine = Engine(Runner(random_decoder()), CacheMode.NONE, EngineLimits(1024, 8), "a-1")
     decodes = [Decode(i, [1, 2, i, 4], 16, 8, 0.9, MASK_ID, temperature, seed=i) for i in range(len(wanted))]
     found: list[list[StepTopTokens]] = [[] for _ in wanted]
-    while left := [each for each in decodes if not each.done]:
-        jobs = jobs_for(left)
-        states = [msgspec.structs.replace(state, top_logprobs=wanted[state.ticket]) for state in jobs.states]
-        engine.accept(msgspec.structs.replace(jobs, states=states))
-        results = engine.iterate()
-        assert results is not None
+    for results in decode_together(engine, decodes, {i: {"top_logprobs": count} for i, count in enumerate(wanted)}):
         for each in results.top_tokens:
             found[each.ticket].append(each)
         assert [each.ticket for each in results.top_tokens] == [
             ticket for ticket in unpack_int64(results.tickets).tolist() if wanted[ticket]
         ]
-        read_results(results, left)
     return decodes, found
 
 
