@@ -24,7 +24,7 @@ from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import Choice, ToolCall, ToolChoice, Tools, WithTools
+from services.gateway.api.tool_calls.models import CallRules, ToolCall, ToolChoice, Tools, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, call, turn
 from shared.messages.requests import (
     MAX_BIASED_TOKENS,
@@ -298,8 +298,8 @@ class ChatBody(CompletionBody, WithTools):
         return self._wanted(text, [prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
 
     @property
-    def choice(self) -> Choice:
-        return Choice.of(self.tool_choice, self.parallel_tool_calls)
+    def choice(self) -> CallRules:
+        return CallRules.of(self.tool_choice, self.parallel_tool_calls)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:

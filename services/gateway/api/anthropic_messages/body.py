@@ -15,7 +15,7 @@ from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Chat
 from services.gateway.api.request_models import MaxTokens, ServedBody, StopStrings
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import Choice, WithTools
+from services.gateway.api.tool_calls.models import CallRules, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, turn
 
 CALLS_AND_RESULTS = {"tool_use": "assistant", "tool_result": "user"}  # the role of a message that may have them
@@ -62,8 +62,8 @@ class ConversationBody(WithTools):
         return messages
 
     @property
-    def choice(self) -> Choice:
-        return self.tool_choice.choice if self.tool_choice is not None else Choice()
+    def choice(self) -> CallRules:
+        return self.tool_choice.choice if self.tool_choice is not None else CallRules()
 
     def chat(self, tools: ToolUse) -> Chat:
         """The prompt, the system prompt first."""

@@ -10,7 +10,7 @@ from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.content import MAX_KIND_LENGTH, TextOrParts, TextPart, check_parts, joined
 from services.gateway.api.other_fields import OrLeftOut, leaving_out
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import MAX_TOOLS, Choice, NamedFunction
+from services.gateway.api.tool_calls.models import MAX_TOOLS, CallRules, NamedFunction
 from services.gateway.api.tool_calls.use import call, turn
 
 
@@ -38,10 +38,10 @@ class MessageToolChoice(Lenient):
         return self
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> CallRules:
         """As a chat completion has it."""
         mode = "required" if self.type in {"any", "tool"} else self.type
-        return Choice(mode, self.name, not self.disable_parallel_tool_use)
+        return CallRules(mode, self.name, not self.disable_parallel_tool_use)
 
 
 class CallBlock(Lenient):

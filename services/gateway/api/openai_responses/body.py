@@ -13,7 +13,7 @@ from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, O
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.request_models import MaxTokens, MetadataKey, MetadataValue, ServedBody
 from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, Choice, Function, ToolChoice, WithTools
+from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, CallRules, Function, ToolChoice, WithTools
 from services.gateway.api.tool_calls.use import call, turn
 from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
 
@@ -168,8 +168,8 @@ class ResponseBody(ServedBody, WithTools):
         )
 
     @property
-    def choice(self) -> Choice:
-        return Choice.of(self.tool_choice, self.parallel_tool_calls)
+    def choice(self) -> CallRules:
+        return CallRules.of(self.tool_choice, self.parallel_tool_calls)
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""

@@ -87,7 +87,7 @@ ToolChoice = Annotated[
 Tools = Annotated[list[Annotated[OrLeftOut[Tool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-class Choice(NamedTuple):
+class CallRules(NamedTuple):
     """The rules for calls, as in `ToolUse.of`."""
 
     mode: str | None = None
@@ -108,8 +108,8 @@ class WithTools(Lenient):
     tools: Sequence[Any] | None = None
 
     @property
-    def choice(self) -> Choice:
-        return Choice()
+    def choice(self) -> CallRules:
+        return CallRules()
 
     def tool_use(self, syntax: CallSyntax) -> ToolUse:
         """The tools that the model may call."""
