@@ -20,6 +20,7 @@ from shared.predictor_features import state_features
 
 PRIOR_STEPS = 4.0  # weight of the cell's mean difficulty against a request's own steps
 MEAN_STEPS = 5000.0  # steps over which the cell's mean difficulty is averaged
+FIRST_STEPS = 500.0  # steps at difficulty 1 with which that average begins
 ENDING_WEIGHT = 0.02  # of one block in the moving share of texts that continue
 
 
@@ -34,7 +35,7 @@ class StepEstimates:
     _granularity: int  # newly unmasked tokens after which a request needs a new estimate
     _learns: bool = True  # False: as in the paper, the one-shot estimate stays as it was at arrival
     _counted: tuple[int, float] = (0, 0.0)  # steps, and steps expected, that the mean difficulty contains
-    _recent: tuple[float, float] = (MEAN_STEPS, MEAN_STEPS)  # these of the last steps
+    _recent: tuple[float, float] = (FIRST_STEPS, FIRST_STEPS)  # these of the last steps
     _continues: float = 1.0  # share of the texts that continue after a block, where further blocks follow
 
     def request(self) -> list[RequestEstimates]:
