@@ -21,6 +21,7 @@ STEP_RPS = 2.0  # before the step, if the rate after it is STEP_TO_RPS
 STEP_TO_RPS = 20.0
 STEP_S, AFTER_STEP_S = 300.0, 600.0
 TIGHT_SLO_S, LOOSE_SLO_S = 6.6, 39.6
+INFEASIBLE_SLO_S = 0.5
 
 NEEDS = {"servegen": SERVEGEN, "mooncake": MOONCAKE}  # by workload: the data file without which it is skipped
 
@@ -62,6 +63,11 @@ def with_mixed_slos(workload: ArrivalTrace, random: np.random.Generator) -> Arri
     """Half of the requests, picked at random, with TIGHT_SLO_S, the others with LOOSE_SLO_S."""
     tight = random.permutation(len(workload)) < len(workload) // 2
     return replace(workload, slo_s=np.where(tight, TIGHT_SLO_S, LOOSE_SLO_S))
+
+
+def with_infeasible_slos(workload: ArrivalTrace, share: float, random: np.random.Generator) -> ArrivalTrace:
+    """A share of the requests, picked at random, with INFEASIBLE_SLO_S, the others with the usual SLO."""
+    return replace(workload, slo_s=np.where(random.random(len(workload)) < share, INFEASIBLE_SLO_S, np.nan))
 
 
 def first_requests(workload: ArrivalTrace, number: int) -> ArrivalTrace:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_mixed_slos
+from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_infeasible_slos, with_mixed_slos
 from experiments.policies.served_models import BLOCK_DEMO, LLADA, LLADA_ROOFLINE, ServedModel
 from services.scheduler.registry import DEFAULT_POLICY
 from shared.messages.steps import StepKind
@@ -55,6 +55,7 @@ class Point:
     copies: int = 1  # of each sample of a benchmark
     requests: int | None = None  # the first of the workload; None: all
     mixed_slos: bool = False
+    infeasible: float = 0.0  # share of the requests whose SLO no threshold meets
     target: Target | None = None
     rows: str = "*"  # patterns of the rows that are run, comma-separated
 
@@ -64,6 +65,8 @@ class Point:
         workload = arrivals(self.workload, rps, random, data, copies=self.copies)
         if self.requests is not None:
             workload = first_requests(workload, self.requests)
+        if self.infeasible:
+            workload = with_infeasible_slos(workload, self.infeasible, random)
         return with_mixed_slos(workload, random) if self.mixed_slos else workload
 
     def profile(self) -> LatencyProfile:
@@ -130,6 +133,12 @@ BASE = (
     Point(name="servegen-20", workload="servegen", rps=20, rows=FROM_07),
     Point(name="mooncake-20", workload="mooncake", rps=20, rows=FROM_07),
 )
+# Some deadlines cannot be met: those of some requests, or with twice the work that fits
+EXTRAORDINARY = (
+    Point(name="infeasible-half", workload="gsm8k", rps=10, infeasible=0.5, rows=CONSTANTS_AND_PAPER),
+    Point(name="infeasible-all", workload="gsm8k", rps=10, infeasible=1.0, rows=CONSTANTS_AND_PAPER),
+    Point(name="overload-40", workload="gsm8k", rps=40, rows=CONSTANTS_AND_PAPER),
+)
 # The rates at which full batches at threshold 0.7 take the same share of the instances' time as at step-2-20, gsm8k-16
 # and gsm8k-19
 BLOCK_CAUSAL = (
@@ -170,6 +179,6 @@ ROBUSTNESS = {variant: point for point in BASE if point.name in MISINFORMED for 
 # By point with a wrong profile: the same point with the right one
 RIGHT_PROFILE: Mapping[str, str] = {wrong.name: right.name for wrong, right in ROBUSTNESS.items()}
 POINTS: Mapping[str, Point] = {
-    point.name: point for point in (*BASE, *BLOCK_CAUSAL, *VARIANTS, *ROBUSTNESS, WHOLE_TRACE)
+    point.name: point for point in (*BASE, *EXTRAORDINARY, *BLOCK_CAUSAL, *VARIANTS, *ROBUSTNESS, WHOLE_TRACE)
 }
 QUICK_POINTS = ("step-2-20", "gsm8k-16", "roofline-44")
