@@ -101,8 +101,9 @@ def test_fewer_predictions_cost_less() -> None:
     trajectories = fixed_trajectories(range(20))
     booster = train(trajectories, trajectories, trajectories, SYNTHETIC_THRESHOLDS).booster
     recorded = RecordedRun(trajectories, iterations=sum(t.num_steps for t in trajectories) // 30, seconds=1.0)
-    costs = cost_by_granularity(StepPredictor(booster), recorded, SYNTHETIC_THRESHOLDS)
-    assert costs[1] > costs[32] > 0
+    predictor = StepPredictor(booster)
+    runs = [cost_by_granularity(predictor, recorded, SYNTHETIC_THRESHOLDS) for _ in range(5)]
+    assert min(costs[1] for costs in runs) > min(costs[32] for costs in runs) > 0  # without other programs' share
 
 
 def test_too_few_prompts_are_rejected() -> None:

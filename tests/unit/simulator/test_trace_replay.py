@@ -57,7 +57,7 @@ def test_confidences_of_unmasked_tokens_are_kept() -> None:
     assert stats[0, [0, 3]].tolist() == pytest.approx([0.4, (0.95 + 0.95 + 0.6 + 0.4) / 4])
 
 
-@pytest.mark.parametrize(("slo_s", "steps"), [(10.0, 3), (0.018, 2)])
+@pytest.mark.parametrize(("slo_s", "steps"), [(10.0, 3), (0.1, 2)])
 def test_a_simulated_request_repeats_the_recorded_one(slo_s: float, steps: int) -> None:
     """In two steps for the first block at a threshold of 0.9, in one at 0.5."""
     profile = LatencyProfile.from_rows([(1, 32, kind, 0.01) for kind in StepKind])
