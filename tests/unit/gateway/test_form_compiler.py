@@ -28,6 +28,7 @@ async def test_a_small_form_does_not_wait_for_large_ones_of_another_key() -> Non
     await asyncio.gather(*large, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_large_form_compiles_in_its_process() -> None:
     compiler = FormCompiler()
     first, second = await asyncio.gather(*(compiler.form_of([hostile(1)], (), None) for _ in range(2)))
@@ -38,7 +39,11 @@ async def test_a_large_form_compiles_in_its_process() -> None:
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (Form("guided_json", "schema", {"type": "string", "pattern": "^[ab]*a[ab]{13}[ab]*a[ab]{13}$"}), "too large"),
+        pytest.param(
+            Form("guided_json", "schema", {"type": "string", "pattern": "^[ab]*a[ab]{13}[ab]*a[ab]{13}$"}),
+            "too large",
+            marks=pytest.mark.slow,
+        ),
         (Form("guided_json", "schema", {"enum": [f"{n:050}" for n in range(2_000)]}), "too large"),
         (Form("guided_json", "schema", "{"), "is not a JSON schema"),
         (Form("guided_regex", "regex", ""), "only the empty text"),
