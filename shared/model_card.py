@@ -14,15 +14,13 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
     """The card from config.json. Raises: BadInput if the file or a value is missing, or the architecture is not
     supported."""
     path = directory / "config.json"
-    if not path.is_file():
-        raise BadInput(f"cannot read {path}: no such file", field="model")
     try:
-        config = with_defaults(read_json(path))
+        config = read_model_config(directory)
         return ModelCard(
             name=name,
             max_length=max_length_of(config),
             mask_token_id=int(config["mask_token_id"]),
-            eos_token_id=read_end_ids(directory, config)[0],
+            eos_token_id=config["eos_token_id"][0],
             vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
             block_length=block_length_of(config),
             edit_threshold=usual_edit_threshold(config, name),
@@ -33,10 +31,20 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
         raise BadInput(f"{path}: {error}", field="model") from None
 
 
-def read_end_ids(directory: Path, config: Mapping[str, Any]) -> list[int]:
+def read_model_config(directory: Path) -> dict[str, Any]:
+    """The keys of config.json, with the defaults of its architecture; `eos_token_id` lists all ends of text. Raises:
+    ValueError, one line, if the file is missing or unreadable, the architecture is not supported, or no file names an
+    end."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ValueError(f"no model in {directory}: cannot read config.json")
+    config = with_defaults(read_json(path))
+    return config | {"eos_token_id": _end_ids(directory, config)}
+
+
+def _end_ids(directory: Path, config: Mapping[str, Any]) -> list[int]:
     """The ends of text that config.json and generation_config.json name, each a number, a list or null; if neither
-    names one, that of the tokenizer. `config` has its defaults. Raises: ValueError if a value is something else, or no
-    file names an end."""
+    names one, that of the tokenizer. Raises: ValueError if a value is something else, or no file names an end."""
     found: dict[int, None] = {}  # in this order
     for name, values in (
         ("config.json", config.get("eos_token_id")),

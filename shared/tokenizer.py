@@ -12,8 +12,7 @@ from shared.arrays import Int32
 from shared.control_tokens import BREAK, ControlTokens
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import ChatMessage
-from shared.model_card import read_end_ids, read_model_card
-from shared.model_families import with_defaults
+from shared.model_card import read_model_card, read_model_config
 from shared.model_files import check_tokenizer_files, read_json
 from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token_bytes
 
@@ -32,7 +31,7 @@ class Tokenizer:
         Raises: BadInput if the directory has no usable configuration or tokenizer.
         """
         self.card = read_model_card(directory, name)
-        ends = read_end_ids(directory, with_defaults(read_json(directory / "config.json")))
+        ends = read_model_config(directory)["eos_token_id"]
         self._tokenizer = _load_tokenizer(directory)
         self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
         self._backend.no_truncation()

@@ -11,9 +11,8 @@ from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import Llada
 from services.worker.model.families.llada2 import Llada2
 from services.worker.model.families.sdar import Sdar
-from shared.model_card import read_end_ids
+from shared.model_card import read_model_config
 from shared.model_families import with_defaults
-from shared.model_files import read_json
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
 
@@ -27,12 +26,9 @@ def read_config(directory: Path) -> ModelConfig:
     has a setting that the decoder does not implement.
     """
     path = directory / "config.json"
-    if not path.is_file():
-        raise ValueError(f"no model in {directory}: cannot read config.json")
-    raw = read_json(path)
     try:
-        raw = with_defaults(raw)
-        return parse_config({**raw, "eos_token_id": read_end_ids(directory, raw)[0]})
+        raw = read_model_config(directory)
+        return parse_config({**raw, "eos_token_id": raw["eos_token_id"][0]})
     except KeyError as error:
         raise ValueError(f"{path} lacks the key {error}") from error
     except (TypeError, ValueError, ArithmeticError) as error:
