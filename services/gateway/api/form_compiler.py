@@ -21,7 +21,8 @@ from shared.patterns.effort import LITTLE, MOST, Effort, Unfinished, limited
 from shared.patterns.parts import Compiled, FormPart, automaton_of
 from shared.run_in_process import run_in_process
 
-MAX_KNOWN = 16 << 20  # characters of the patterns of known forms
+MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, each with FORM_SIZE more
+FORM_SIZE = 1_000
 MAX_MEMORY = 2 << 30  # bytes, of the addresses of a process
 OrCalls = Callable[[FormPart | None, list[str]], FormPart | str]  # adds calls of tools to a form, or to any text
 TOOLS = "tools"  # the field of a form that only calls of tools give
@@ -85,10 +86,10 @@ class FormCompiler:
 
     def _keep(self, known_as: bytes, made: TextForm) -> None:
         self._known[known_as] = made
-        self._known_characters += len(made.pattern)
+        self._known_characters += FORM_SIZE + len(made.pattern)
         while self._known_characters > MAX_KNOWN:
             _, oldest = self._known.popitem(last=False)
-            self._known_characters -= len(oldest.pattern)
+            self._known_characters -= FORM_SIZE + len(oldest.pattern)
 
 
 def _large_text_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
