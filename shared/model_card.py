@@ -68,4 +68,4 @@ def _tokenizer_end(directory: Path) -> list[int]:
     named = read_json(directory / "tokenizer_config.json").get("eos_token")
     text = named.get("content") if isinstance(named, Mapping) else named
     added = read_json(directory / "tokenizer.json").get("added_tokens", ())
-    return [token["id"] for token in added if text is not None and token["content"] == text]
+    return [token["id"] for token in added if text is not None and token.get("content") == text]

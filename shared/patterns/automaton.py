@@ -5,23 +5,25 @@ billions of states. So it runs in a process with limits.
 """
 
 import re
+import resource
 import subprocess
 import sys
 from functools import lru_cache
+from math import ceil
 
 import numpy as np
 
 from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton
-from shared.patterns.effort import MOST, TooLarge, Unfinished, current
+from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
 from shared.patterns.parts import automaton_of
 from shared.patterns.regex import UnknownSyntaxError, read_regex
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
-TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {MOST.seconds} s to compile"
+TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {LARGE.seconds:g} s to compile"
 ANCHOR = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<anchor>[\^$]|\\[Az])", re.DOTALL)
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
 
@@ -43,7 +45,7 @@ def _compiled(pattern: str) -> PatternAutomaton | str:
     """Returns: the automaton, or the error."""
     try:
         found = _of_regex(pattern)
-    except TooLarge:  # with more effort it may compile
+    except TooLarge:  # so that it may compile with another budget
         raise
     except BadInput as error:
         return error.message
@@ -72,24 +74,32 @@ def _of_regex(pattern: str) -> PatternAutomaton:
 
 def _run(pattern: str) -> bytes:
     """The program's output. Raises: BadInput; RetryLater if the machine is too busy."""
-    seconds = current().seconds
-    limits = [str(limit) for limit in (MAX_MEMORY, seconds, MAX_RAW_STATES)]
+    budget, used_s = current_budget(), _children_cpu_s()
+    limits = [str(limit) for limit in (MAX_MEMORY, ceil(budget.seconds), MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
         whole = rf"{program.BEGIN}(?:{pattern})\z".encode()
-        ran = subprocess.run(command, input=whole, capture_output=True, timeout=4 * seconds, check=False)  # noqa: S603
+        timeout_s = 4 * budget.seconds
+        ran = subprocess.run(command, input=whole, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603
     except UnicodeEncodeError as error:
         raise BadInput(f"the pattern is not valid: {error.reason}") from None
     except subprocess.TimeoutExpired:  # of the wall clock: the machine is too busy, whatever the pattern
         raise RetryLater("the machine is too busy to compile the pattern") from None
+    budget.spend(seconds=_children_cpu_s() - used_s)
     if ran.returncode == program.INVALID:
         reason = ran.stdout.decode(errors="replace").partition("\n")[0].removeprefix("Failed to build DFA ")
         if "no transitions" in reason:
             raise BadInput("no text matches the pattern")
         raise BadInput(f"the pattern is not valid ({reason}); accepted: {SYNTAX}")
     if ran.returncode:  # too many states, or out of memory or of time
-        raise Unfinished(TOO_LARGE)
+        raise BudgetExceeded(TOO_LARGE)
     return ran.stdout
+
+
+def _children_cpu_s() -> float:
+    """The CPU time of all programs that this process has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def without_anchors(pattern: str) -> str:

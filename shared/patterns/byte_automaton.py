@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.arrays import Bool, Int32, Int64
 from shared.errors import BadInput
-from shared.patterns.effort import TooLarge, current, spend
+from shared.patterns.compile_budget import TooLarge, current_budget
 
 BYTES = 256
 MAX_STATES = 8_000
@@ -92,7 +92,7 @@ def product(one: PatternAutomaton, other: PatternAutomaton, *, excluded: bool = 
     width = len(others)
     number = {0: 0}  # of each pair, as one number
     rows: list[Int64] = []
-    effort, waiting = current(), np.zeros(1, np.int64)
+    budget, waiting = current_budget(), np.zeros(1, np.int64)
     while len(waiting):
         firsts = one.next_state[waiting // width].astype(np.int64)
         seconds = others[waiting % width]
@@ -101,7 +101,7 @@ def product(one: PatternAutomaton, other: PatternAutomaton, *, excluded: bool = 
         rows.append(targets)
         waiting = np.array([pair for pair in np.unique(targets).tolist() if pair >= 0 and pair not in number], np.int64)
         number |= {pair: at for at, pair in enumerate(waiting.tolist(), len(number))}
-        spend(effort, len(waiting))
+        budget.spend(steps=len(waiting))
         if len(number) > 4 * MAX_STATES:
             raise TooLarge(f"the pattern has more than {MAX_STATES} states", "pattern")
     pairs, known = np.array(list(number)), np.array(sorted(number))

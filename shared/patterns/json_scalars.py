@@ -10,7 +10,7 @@ from typing import Any
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
-from shared.patterns.effort import TooLarge
+from shared.patterns.compile_budget import TooLarge
 from shared.patterns.parts import (
     NOTHING,
     Characters,

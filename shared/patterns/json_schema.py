@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
-from shared.patterns.effort import TooLarge
+from shared.patterns.compile_budget import TooLarge
 from shared.patterns.json_containers import (
     ANY_DEPTH,
     BOOLEAN,

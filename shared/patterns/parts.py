@@ -14,7 +14,7 @@ import numpy as np
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import BYTES, MAX_STATES, NO_LOOP, PatternAutomaton, merged, useful
-from shared.patterns.effort import TooLarge, current, spend
+from shared.patterns.compile_budget import TooLarge, current_budget
 
 MAX_NETWORK = 60_000  # states of a network
 UNROLLED = 512  # states of a bounded repetition, up to which each count has states of its own
@@ -440,10 +440,10 @@ class _Sets:
     def automaton(self, start: int) -> PatternAutomaton:
         self._number(self._closure(start))
         rows: list[list[Edge]] = []
-        effort = current()
+        budget = current_budget()
         for states in self._sets:  # to which _row adds
             rows.append(self._row(states))
-            spend(effort, len(states))
+            budget.spend(steps=len(states))
             if len(self._sets) > 4 * MAX_STATES:
                 raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
         next_state = np.full((len(rows), BYTES), -1, np.int32)

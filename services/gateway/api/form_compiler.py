@@ -1,7 +1,8 @@
 """Compiles the forms of texts, so that one client's large form delays no other client's small one.
 
-Each form first gets little effort, in a thread. One that needs more continues in a process of its own, which is killed
-if its client leaves. Of both kinds one runs at a time, and API keys take turns. Known forms do not wait.
+Each form is first compiled in a thread, with a small budget. One that exceeds it is compiled in a process of its own,
+which is killed if its client leaves. At most one of each kind runs at a time, and API keys take turns. Known forms do
+not wait.
 """
 
 import asyncio
@@ -17,13 +18,13 @@ from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import longest_text
-from shared.patterns.effort import LITTLE, MOST, Effort, Unfinished, limited
+from shared.patterns.compile_budget import LARGE, SMALL, Budget, BudgetExceeded, limited_to
 from shared.patterns.parts import Compiled, FormPart, automaton_of
 from shared.run_in_process import run_in_process
 
-MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, each with FORM_SIZE more
+MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, and FORM_SIZE for each form
 FORM_SIZE = 1_000
-MAX_MEMORY = 2 << 30  # bytes, of the addresses of a process
+MAX_MEMORY = 2 << 30  # bytes, of the address space of a compiling process
 OrCalls = Callable[[FormPart | None, list[str]], FormPart | str]  # adds calls of tools to a form, or to any text
 TOOLS = "tools"  # the field of a form that only calls of tools give
 
@@ -35,11 +36,11 @@ class TextForm:
     pattern: str = ""
     labels: Sequence[str] = ()
     max_bytes: int | None = None  # of a text of the pattern; None: no limit
-    left_out: Sequence[str] = ()  # parts of the schema that are never written: they cannot be, and need not be
+    left_out: Sequence[str] = ()  # fields of optional parts that cannot be compiled: the text never has them
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest text of the pattern with an end token, as a token has at least a byte; None: no limit."""
+        """The most tokens of a text: one for each byte, and the end token. None: no limit."""
         return None if self.max_bytes is None else self.max_bytes + 1
 
 
@@ -74,15 +75,13 @@ class FormCompiler:
             return self._known[known_as]
         try:
             async with self._small.turn(owner):
-                if known_as not in self._known:  # another request has the same form
-                    self._keep(known_as, await asyncio.to_thread(_text_form, form, or_calls, LITTLE))
-                return self._known[known_as]
-        except Unfinished:
-            pass
-        async with self._large.turn(owner):
-            if known_as not in self._known:
-                self._keep(known_as, await run_in_process(_large_text_form, form, or_calls))
-            return self._known[known_as]
+                if known_as not in self._known:  # another request had the same form
+                    self._keep(known_as, await asyncio.to_thread(_small_form, form, or_calls))
+        except BudgetExceeded:
+            async with self._large.turn(owner):
+                if known_as not in self._known:
+                    self._keep(known_as, await run_in_process(_large_form, form, or_calls))
+        return self._known[known_as]
 
     def _keep(self, known_as: bytes, made: TextForm) -> None:
         self._known[known_as] = made
@@ -92,22 +91,25 @@ class FormCompiler:
             self._known_characters -= FORM_SIZE + len(oldest.pattern)
 
 
-def _large_text_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
-    """As `_text_form`, in a process of its own."""
+def _small_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
+    """Raises: BudgetExceeded if it is no small one; BadInput naming the wrong field."""
+    return _text_form(form, or_calls, SMALL)
+
+
+def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
+    """As `_small_form`, in a process of its own. Raises: BadInput naming the wrong field."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     try:
-        return _text_form(form, or_calls, MOST)
-    except MemoryError:
-        field = form.field if form is not None else TOOLS
-        raise BadInput(f"{field}: the form is too large: it takes too much memory to compile", field) from None
+        return _text_form(form, or_calls, LARGE)
+    except (BudgetExceeded, MemoryError):
+        field = _field_of(form)
+        raise BadInput(f"{field}: the form is too large: it takes too much time or memory to compile", field) from None
 
 
-def _text_form(form: Form | None, or_calls: OrCalls | None, effort: Effort) -> TextForm:
-    """Raises: Unfinished if it needs more effort; BadInput naming the wrong field."""
-    left_out: list[str] = []
-    field = form.field if form is not None else TOOLS
+def _text_form(form: Form | None, or_calls: OrCalls | None, budget: Budget) -> TextForm:
+    field, left_out = _field_of(form), list[str]()
     try:
-        with limited(effort):
+        with limited_to(budget):
             made = form.make(left_out) if form is not None else None
             if or_calls is not None:
                 made = or_calls(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
@@ -115,20 +117,27 @@ def _text_form(form: Form | None, or_calls: OrCalls | None, effort: Effort) -> T
                 return TextForm()
             if isinstance(made, str):
                 _check_length(made, field)
-            compiled = compile_pattern(made) if isinstance(made, str) else automaton_of(made)
+                pattern, compiled = made, compile_pattern(made)
+            else:
+                compiled = automaton_of(made)
+                pattern = compiled.written()
+                _check_length(pattern, field)
+    except BudgetExceeded:
+        raise
     except BadInput as error:
-        if isinstance(error, Unfinished) and effort is not MOST:
-            raise
         if error.field not in {None, "pattern", "grammar"}:
             raise
         raise BadInput(f"{field}: {error.message}", field) from None
     except RecursionError:
         raise BadInput(f"{field} is nested too deep", field) from None
-    pattern = made if isinstance(made, str) else compiled.written()
-    _check_length(pattern, field)
     return TextForm(pattern, max_bytes=longest_text(compiled), left_out=left_out)
+
+
+def _field_of(form: Form | None) -> str:
+    return form.field if form is not None else TOOLS
 
 
 def _check_length(pattern: str, field: str) -> None:
     if len(pattern) > MAX_PATTERN_LENGTH:
-        raise BadInput(f"its pattern has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}", field)
+        message = f"{field}: the compiled form has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}"
+        raise BadInput(message, field)

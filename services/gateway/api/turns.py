@@ -34,10 +34,10 @@ class Turns:
     def _grant_next(self) -> None:
         while self._waiting:
             owner, tasks = self._waiting.popitem(last=False)
-            granted = tasks.popleft()
-            if tasks:
-                self._waiting[owner] = tasks
-            if not granted.done():
-                granted.set_result(None)
+            waiting = deque(granted for granted in tasks if not granted.done())  # without tasks that have left
+            if waiting:
+                waiting.popleft().set_result(None)
+                if waiting:
+                    self._waiting[owner] = waiting
                 return
         self._is_taken = False

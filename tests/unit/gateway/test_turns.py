@@ -38,6 +38,10 @@ def test_an_owner_with_many_tasks_delays_another_by_one() -> None:
     assert asyncio.run(order_of("aaaabbc")) == list("abcabaa")
 
 
+def test_tasks_that_left_cost_their_owner_no_turn() -> None:
+    assert asyncio.run(order_of("aaabbb", frozenset({0, 1}))) == list("abbb")
+
+
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.frozensets(st.integers(0, 11)))
 def test_each_task_that_stays_has_its_turn(owners: list[str], leaving: frozenset[int]) -> None:
     leaving = frozenset(at for at in leaving if at < len(owners))

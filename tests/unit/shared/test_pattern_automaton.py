@@ -12,7 +12,7 @@ from shared.errors import BadInput, RetryLater
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import MAX_STATES, PatternAutomaton, longest_text
 from shared.patterns.compile import END, useful
-from shared.patterns.effort import MOST, Effort, Unfinished, limited
+from shared.patterns.compile_budget import LARGE, Budget, BudgetExceeded, limited_to
 from tests.support.pattern_texts import draw_text
 
 PATTERNS = ("(ab|ba)+", "a*b?", "[^a]{2}", "(a|b)*aab", "é+|b", "[0-9]{1,3}", "a{2,}", "", "x(y|)z", "(?i)aB")
@@ -77,7 +77,7 @@ def test_the_useful_states_are_those_between_the_start_and_an_end(
 def test_a_pattern_at_the_limit_of_states_takes_few_seconds(pattern: str) -> None:
     before = time.process_time()
     longest_text(compile_pattern(pattern))
-    assert time.process_time() - before < MOST.seconds
+    assert time.process_time() - before < LARGE.seconds
 
 
 def test_anchors_around_the_pattern_change_nothing() -> None:
@@ -103,14 +103,14 @@ def test_a_pattern_of_too_many_states_is_refused() -> None:
 
 
 def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now() -> None:
-    with limited(Effort(MOST.steps, seconds=0)), pytest.raises(RetryLater, match="too busy"):
+    with limited_to(Budget(LARGE.steps, seconds=0)), pytest.raises(RetryLater, match="too busy"):
         compile_pattern("busy[0-9]")
     assert compile_pattern("busy[0-9]").accepts("busy1")
 
 
 @pytest.mark.parametrize("pattern", ["^(a|b)*a(a|b){11}$", "(?m)^(a|b)*a(a|b){11}$"])
-def test_a_pattern_that_needs_more_effort_compiles_with_more(pattern: str) -> None:
-    with limited(Effort(10_000, seconds=1)), pytest.raises(Unfinished):
+def test_a_pattern_that_exceeds_its_budget_compiles_with_a_larger_one(pattern: str) -> None:
+    with limited_to(Budget(10_000, seconds=1)), pytest.raises(BudgetExceeded):
         compile_pattern(f"^x?{pattern}")
     assert accepts(compile_pattern(f"^x?{pattern}"), "a" * 12)
 

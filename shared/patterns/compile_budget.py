@@ -1,0 +1,53 @@
+"""The work that compiling one form may take. It is counted while it is done.
+
+A few characters such as (a|b)*a(a|b){30} describe billions of states, so the work is not known before.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from shared.errors import BadInput
+
+
+class TooLarge(BadInput):
+    """The form exceeds a limit of the whole form, so no part of it is left out to save the rest."""
+
+
+class BudgetExceeded(TooLarge):
+    """Compiling the form needs more than the budget that is left; a larger one may be enough."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """`steps`: of the automata, about 8 µs each; `seconds`: of the program that compiles patterns."""
+
+    steps: int
+    seconds: float
+
+    def spend(self, *, steps: int = 0, seconds: float = 0.0) -> None:
+        """Raises: BudgetExceeded if it is more than what is left."""
+        self.steps, self.seconds = self.steps - steps, self.seconds - seconds
+        if self.steps < 0 or self.seconds < 0:
+            raise BudgetExceeded("the form is too large: it takes too long to compile", "pattern")
+
+
+SMALL = Budget(steps=40_000, seconds=1.0)
+LARGE = Budget(steps=600_000, seconds=5.0)
+_current: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def limited_to(budget: Budget) -> Iterator[None]:
+    """All that is compiled within the block shares a copy of this budget."""
+    token = _current.set(replace(budget))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_budget() -> Budget:
+    """The budget of the block around; outside of one, each call returns a new LARGE budget."""
+    return _current.get() or replace(LARGE)
