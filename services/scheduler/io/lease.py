@@ -1,7 +1,8 @@
 """Leadership of a cell: one scheduler at a time, each with a higher epoch than all before it.
 
-The lease is a key with a time to live. The leader creates it and renews it by revision; the first revision is the
-epoch. A leader stops if it finds that another scheduler has led since, and decides nothing before it knows.
+The lease is a key with a time to live. The leader creates it and renews it by revision; the epoch is the first
+revision, or more after the bucket was deleted. A leader stops if it finds that another scheduler has led since. It makes no
+decision while its lease may have expired, until it has renewed it.
 """
 
 import asyncio
@@ -30,14 +31,15 @@ POLL_S = 0.2  # time between two attempts to take the lease, and to renew it whi
 class Lease:
     """A lease that is held. `epoch` rises with every new leader."""
 
-    def __init__(self, bus: Bus, bucket: KeyValue, holder: bytes, revision: int) -> None:
+    def __init__(self, bus: Bus, bucket: KeyValue, holder: bytes, revision: int, epoch: int, taken_s: float) -> None:
+        """`taken_s`: the monotonic time before the bus stored it, as its lifetime may have begun then."""
         self._bus = bus
         self._bucket = bucket
         self._holder = holder
         self._revision = revision
-        self._renewed_s = time.monotonic()
+        self._renewed_s = taken_s
         self._renewed = asyncio.Event()
-        self.epoch = revision  # or more, after the bucket was deleted and its revisions begin again
+        self.epoch = epoch
 
     @classmethod
     async def acquire(cls, bus: Bus, holder: str, set_up: Callable[[], Awaitable[None]] | None = None) -> "Lease":
@@ -47,18 +49,20 @@ class Lease:
         A value that nobody has renewed for LEASE_TTL_S is replaced, whatever it is: it may have no time to live.
         """
         bucket, value = await bus.bucket(bus.subjects.leases_bucket), holder.encode()
-        seen, seen_s = 0, time.monotonic()  # the revision of the other holder, and when it was first seen
+        seen = 0  # the revision of the other holder
+        began_s = seen_s = time.monotonic()  # when the last attempt began, and when that revision was first seen
 
         async def take() -> int | None:
             """Returns: None if another scheduler holds the lease."""
-            nonlocal seen, seen_s
+            nonlocal seen, seen_s, began_s
+            began_s = time.monotonic()
             try:
                 with bus_errors("take the lease"), suppress(KeyWrongLastSequenceError, KeyNotFoundError):
                     with suppress(KeyWrongLastSequenceError):
                         return await bucket.create(KEY, value)
                     if (revision := (await bucket.get(KEY)).revision or 0) != seen:
                         seen, seen_s = revision, time.monotonic()
-                    elif time.monotonic() - seen_s > LEASE_TTL_S:
+                    elif began_s - seen_s > LEASE_TTL_S:
                         log.warning("nobody renews the lease; taking it")
                         return await bucket.update(KEY, value, last=revision)
             except RetryLater:
@@ -72,8 +76,9 @@ class Lease:
         while revision is None:
             await asyncio.sleep(POLL_S)
             revision = await retry(take)
-        lease = cls(bus, bucket, value, revision)
-        lease.epoch = max(revision, await retry(partial(_next_epoch, bus)))
+        # After the bucket was deleted its revisions begin again
+        epoch = max(revision, await retry(partial(_next_epoch, bus)))
+        lease = cls(bus, bucket, value, revision, epoch, began_s)
         bus.is_live = lease.is_live
         return lease
 
@@ -92,7 +97,8 @@ class Lease:
         return time.monotonic() - self._renewed_s < MAX_UNRENEWED_S or not self._bus.nc.is_connected
 
     async def confirm(self) -> None:
-        """Wait until the lease cannot have expired. If another scheduler leads, `hold` raises Superseded instead."""
+        """Wait until `hold`, in another task, has renewed a lease that may have expired. If another scheduler leads,
+        `hold` raises Superseded."""
         while self.may_have_expired:
             self._renewed.clear()
             await self._renewed.wait()
