@@ -57,9 +57,7 @@ def _end_ids(directory: Path, config: Mapping[str, Any]) -> list[int]:
     if not found:
         found |= dict.fromkeys(_tokenizer_end(directory))
     if not found:
-        raise ValueError(
-            "no eos_token_id: neither it nor generation_config.json nor the tokenizer names an end of text"
-        )
+        raise ValueError("neither config.json nor generation_config.json nor the tokenizer names an end of text")
     return list(found)
 
 
