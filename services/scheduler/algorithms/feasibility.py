@@ -1,5 +1,5 @@
-"""Deadlines that no threshold meets. A request with such a deadline must not take quality or time from those that can
-meet theirs, so it is planned by a later deadline.
+"""Requests that miss their deadline even at the lowest confidence threshold, which needs the fewest steps. They are
+planned for a later deadline, so that they take neither quality nor time from requests that can be in time.
 
 Arrays hold n requests.
 """
@@ -12,36 +12,44 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Float64, Int64
 
-CERTAIN = 0.7  # of the time alone: estimates are not exact, so only less time left than this is surely too little
-FEASIBLE_AGAIN = 1.25  # times the least time left: so a request does not change to and fro
-# An infeasible request is planned to take the mean SLO of the feasible ones from then on, at least this many times its
-# least time
+# A request that runs may be faster than estimated: it is infeasible only with less time left than this share of its
+# estimated time alone
+ALONE_SHARE = 0.7
+# An infeasible request becomes feasible again only with this many times its least time left, so that small changes of
+# the estimate have no effect
+FEASIBLE_AGAIN = 1.25
+# The planned deadline of an infeasible request is the median SLO of the feasible ones from now, and at least this many
+# times its least time. It is set once.
 PLANNED_TIMES = 8.0
 
 
 def least_seconds(rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet) -> Float64:
-    """The least time that each request needs, at its lowest threshold: alone on the fastest instance if it runs; at the
-    usual pace if it waits for room, as then the instances are full. Shapes: [n] -> [n]."""
+    """The least time that each request needs at its lowest threshold. One that runs: ALONE_SHARE of its time alone on
+    the fastest instance. One that waits for room, as the instances are full: STEP_FACTOR times its steps at their mean
+    pace. Shapes: [n] -> [n]."""
     instances = fleet.open.nonzero()[0]
     if not len(instances):
         return np.zeros(len(rows))
     alone_s = float(latency.seconds(instances, np.ones(len(instances), np.int64)).min())
-    pace = np.full(len(rows), CERTAIN * alone_s)
+    step_s = np.full(len(rows), ALONE_SHARE * alone_s)
     waits = table.instance[rows] == NOWHERE
     if waits.any():
         observed_s, present_s = fleet.pace_s[instances], latency.seconds(instances, fleet.requests[instances])
-        usual_s = float(np.where(observed_s > 0, observed_s, present_s).mean())
-        pace[waits] = max(STEP_FACTOR * usual_s, CERTAIN * alone_s)
-    least_s: Float64 = table.least_steps[rows] * pace
+        mean_step_s = float(np.where(observed_s > 0, observed_s, present_s).mean())
+        step_s[waits] = max(STEP_FACTOR * mean_step_s, ALONE_SHARE * alone_s)
+    least_s: Float64 = table.least_steps[rows] * step_s
     return least_s
 
 
 def plan_slos(rows: Int64, least_s: Float64, table: RequestTable, now_s: float) -> None:
     """Write the columns `infeasible` and `planned_slo_s`. Shapes: rows and `least_s`, of `least_seconds`, [n]."""
     age_s = now_s - table.arrival_s[rows]
-    was = table.infeasible[rows]
-    misses = table.slo_s[rows] - age_s < np.where(was, FEASIBLE_AGAIN, 1.0) * least_s
-    usual_s = float(table.slo_s[rows[~misses]].mean()) if not misses.all() else 0.0
-    planned_s = np.where(was, table.planned_slo_s[rows], age_s + np.maximum(PLANNED_TIMES * least_s, usual_s))
-    table.planned_slo_s[rows] = np.where(misses, planned_s, table.slo_s[rows])
-    table.infeasible[rows] = misses
+    was_infeasible = table.infeasible[rows]
+    is_infeasible = table.slo_s[rows] - age_s < np.where(was_infeasible, FEASIBLE_AGAIN, 1.0) * least_s
+    table.infeasible[rows] = is_infeasible
+    planned_s = table.slo_s[rows]
+    if is_infeasible.any():
+        usual_s = 0.0 if is_infeasible.all() else float(np.median(planned_s[~is_infeasible]))
+        new_s = age_s + np.maximum(PLANNED_TIMES * least_s, usual_s)
+        planned_s = np.where(is_infeasible, np.where(was_infeasible, table.planned_slo_s[rows], new_s), planned_s)
+    table.planned_slo_s[rows] = planned_s

@@ -91,3 +91,12 @@ def test_an_estimate_that_varies_a_little_changes_nothing(slo_s: float, factors:
         assert float(table.planned_slo_s[rows[0]]) == planned_s
     plan_slos(rows, np.array([0.99 * slo_s / FEASIBLE_AGAIN]), table, arrived_s)
     assert not table.infeasible[rows[0]]
+
+
+def test_one_patient_request_does_not_make_the_infeasible_ones_wait() -> None:
+    table = RequestTable(3)
+    slos_s = {"hasty": 0.1, "a": 10.0, "b": 12.0, "patient": 86_400.0}
+    rows = np.array([table.add(arrival(name, slo_s=slo_s)) for name, slo_s in slos_s.items()])
+    plan_slos(rows, np.full(4, 1.0), table, float(table.arrival_s[rows[0]]))
+    assert table.infeasible[rows].tolist() == [True, False, False, False]
+    assert table.planned_slo_s[rows].tolist() == [12.0, 10.0, 12.0, 86_400.0]
