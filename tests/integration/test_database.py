@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,16 +145,17 @@ async def store(bus: Bus, *outcomes: Outcome) -> None:
 async def all_settled(bus: Bus) -> None:
     """Wait until the monitor has acknowledged or discarded all messages."""
 
-    async def settled() -> bool:
+    async def settled(stream: str) -> bool:
+        last = (await bus.js.stream_info(stream)).state.last_seq
         try:
-            infos = [
-                await bus.js.consumer_info(bus.subjects.stream(feed.stream), "monitor") for feed in MONITORED_STREAMS
-            ]
+            floor = (await bus.js.consumer_info(stream, "monitor")).ack_floor
         except NotFoundError:  # the monitor has not begun
             return False
-        return not any(info.num_pending or info.num_ack_pending for info in infos)
+        # the counts of pending messages are 0 for a moment while the server creates a consumer
+        return floor is not None and floor.stream_seq == last
 
-    await until(settled, WAIT_S)
+    for feed in MONITORED_STREAMS:
+        await until(partial(settled, bus.subjects.stream(feed.stream)), WAIT_S)
 
 
 async def count_rows(database: AsyncEngine) -> int:
