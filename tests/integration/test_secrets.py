@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from structlog.testing import capture_logs
 
+import shared.telemetry
 from dilaserve.cli import run
 from dilaserve.stack import probes
 from services.gateway.settings import GatewaySettings
@@ -14,7 +17,6 @@ from shared.bus.client import Bus
 from shared.database.schema import database_answers
 from shared.errors import BadInput, DilaserveError
 from shared.settings import ServiceSettings, check_nats_url, read_settings
-from shared.telemetry import telemetry
 from shared.urls import without_credentials
 
 HIDDEN = ("Qx1", "Zk2", "Wv3")  # the parts of each password
@@ -143,12 +145,19 @@ def test_a_command_prints_no_part_of_a_password(
         check(printed.out + printed.err)
 
 
-def test_a_collector_that_refuses_spans_logs_no_part_of_a_password(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_refuses_spans_logs_no_part_of_a_password(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    providers: list[TracerProvider] = []
+    monkeypatch.setattr(trace, "set_tracer_provider", providers.append)  # only one can be set, for all later tests
+    monkeypatch.setattr(shared.telemetry, "SHUTDOWN_S", 0.2)
     for address in addresses("http", ""):
         try:
             endpoint = read_settings(ServiceSettings, {"DILASERVE_OTLP_ENDPOINT": address}).otlp_endpoint
         except DilaserveError:
             continue
-        with telemetry("test", endpoint):
-            pass
+        with shared.telemetry.telemetry("test", endpoint):
+            providers[-1].get_tracer("test").start_span("step").end()
+    assert providers
+    assert caplog.text
     check(caplog.text)
