@@ -60,6 +60,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether it has a penalty or a bias."""
         return any(getattr(self, name) != usual for name, usual in CHANGES.items())
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that the text has count."""
+        return any(getattr(self, name) != usual for name, usual in CHANGES.items() if name != "logit_bias")
+
     def own_fields(self) -> dict[str, Any]:
         """These fields alone."""
         return {name: getattr(self, name) for name in Sampling.__struct_fields__}

@@ -9,7 +9,7 @@ from services.worker.cache.kv_allocator import Move
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch, sampling_table, slices_of
-from services.worker.model.logit_changes import LogitChanges, logit_changes
+from services.worker.model.logit_changes import LogitChanges
 from shared.arrays import Int64, UInt8
 from shared.messages.requests import Sampling
 
@@ -121,11 +121,10 @@ def _changes(parts: Sequence[Part], counts: Int64, config: ModelConfig) -> list[
     found = []
     for part, rows in zip(parts, slices_of(counts), strict=True):
         sequence = part.sequence
-        if sequence.changes_logits:
+        if sequence.changes is not None:
             uncounted = np.append(sequence.end_ids, (config.mask_token_id, config.eos_token_id))
             written = sequence.output[~np.isin(sequence.output, uncounted)]
-            prompt = sequence.canvas[: sequence.prompt_length]
-            found.append(logit_changes(sequence.sampling, rows, prompt, written))
+            found.append(sequence.changes.after(written, rows))
     return found
 
 

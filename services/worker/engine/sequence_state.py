@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.worker.model.families import ModelConfig
+from services.worker.model.logit_changes import RequestChanges
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.state_sets import StateSets
 from shared.arrays import Float32, Int32, Int64, unpack_int32
@@ -56,7 +57,7 @@ class SequenceState:
     page_names: list[bytes] = field(default_factory=list)  # of its first pages, as far as computed
     last_step: int = -1  # the last step that ran
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
-    changes_logits: bool = False  # whether it has penalties or a bias; labels are drawn without them
+    changes: RequestChanges | None = None  # by penalties and a bias; labels are drawn without them
     choices: Sequence[Int32] = ()  # the tokens of each label, one of which is its text; empty: any text
 
     @property
@@ -143,6 +144,8 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput("tokens cannot change in a text with penalties or a bias", "edit_threshold")
     choices = _choices(state, end_ids, config.vocab_size)
     pinned = _pinned(state, canvas[state.prompt_length :], config)
+    sampling = decode(encode(Sampling(**state.own_fields())), Sampling)  # which checks the bounds
+    changes_logits = state.changes_logits and not choices
     return SequenceState(
         ticket=state.ticket,
         request_id=state.request_id,
@@ -150,9 +153,9 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         block_length=state.block_length,
         canvas=canvas,
         confidences=np.full(len(canvas) - state.prompt_length, np.nan, dtype=np.float32),
-        sampling=decode(encode(Sampling(**state.own_fields())), Sampling),  # which checks the bounds
+        sampling=sampling,
         seed=state.seed,
-        changes_logits=state.changes_logits and not choices,
+        changes=RequestChanges.of(sampling, canvas[: state.prompt_length]) if changes_logits else None,
         edit_threshold=state.edit_threshold,
         max_post_steps=state.max_post_steps,
         post_steps=state.post_steps,

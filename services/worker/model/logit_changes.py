@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shared.arrays import Float64, Int32, Int64
+from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.requests import Sampling
 
 PutOnDevice = Callable[[Sequence[NDArray[Any]]], list[Tensor]]
@@ -21,27 +21,52 @@ PutOnDevice = Callable[[Sequence[NDArray[Any]]], list[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class LogitChanges:
-    """The changes of one request. Shapes: E tokens, ascending."""
+    """The changes of one request in one step. Shapes: E tokens, each once."""
 
-    rows: slice  # of the candidates
+    rows: slice  # of its candidates
     tokens: Int64  # [E]
     bias: Float64  # [E], added first
     divisor: Float64  # [E], divides what is above 0 then, and multiplies the rest
-    lowered: Float64  # [E], subtracted last
+    subtracted: Float64  # [E], last
 
 
-def logit_changes(sampling: Sampling, rows: slice, prompt: Int32, written: Int32) -> LogitChanges:
-    """`written`: the tokens of the output that count."""
-    biased = np.fromiter(sampling.logit_bias, np.int64)
-    read = prompt if sampling.repetition_penalty != 1 else prompt[:0]
-    tokens = np.unique(np.concatenate([biased, read, written]).astype(np.int64))
-    counts = np.bincount(np.searchsorted(tokens, written), minlength=len(tokens))
-    repeated = counts > 0
-    lowered = sampling.frequency_penalty * counts + sampling.presence_penalty * repeated
-    repeated[np.searchsorted(tokens, read)] = True
-    bias = np.zeros(len(tokens))
-    bias[np.searchsorted(tokens, biased)] = list(sampling.logit_bias.values())
-    return LogitChanges(rows, tokens, bias, np.where(repeated, sampling.repetition_penalty, 1.0), lowered)
+@dataclass(frozen=True, slots=True)
+class RequestChanges:
+    """The part that is the same in all steps of a request. Shapes: B tokens, ascending."""
+
+    sampling: Sampling
+    tokens: Int64  # [B]: those with a bias, and with a repetition penalty those of the prompt
+    bias: Float64  # [B]
+    is_in_prompt: Bool  # [B]
+
+    @classmethod
+    def of(cls, sampling: Sampling, prompt: Int32) -> "RequestChanges":
+        biased = np.fromiter(sampling.logit_bias, np.int64)
+        read = prompt if sampling.repetition_penalty != 1 else prompt[:0]
+        tokens = np.unique(np.concatenate([biased, read]).astype(np.int64))
+        bias = np.zeros(len(tokens))
+        bias[np.searchsorted(tokens, biased)] = list(sampling.logit_bias.values())
+        return cls(sampling, tokens, bias, np.isin(tokens, read))
+
+    def after(self, written: Int32, rows: slice) -> LogitChanges:
+        """`written`: the tokens of the output that count."""
+        if not self.sampling.has_penalties:
+            written = written[:0]
+        unique, times = np.unique(written, return_counts=True)
+        at = np.searchsorted(self.tokens, unique)
+        is_known = np.append(self.tokens, -1)[at] == unique
+        more = np.count_nonzero(~is_known)
+        counts = np.concatenate([np.zeros(len(self.tokens)), times[~is_known]])
+        counts[at[is_known]] = times[is_known]
+        is_repeated = np.append(self.is_in_prompt, np.ones(more, dtype=np.bool_)) | (counts > 0)
+        penalties = self.sampling
+        return LogitChanges(
+            rows,
+            np.concatenate([self.tokens, unique[~is_known]]),
+            np.append(self.bias, np.zeros(more)),
+            np.where(is_repeated, penalties.repetition_penalty, 1.0),
+            penalties.frequency_penalty * counts + penalties.presence_penalty * (counts > 0),
+        )
 
 
 def change_logits(logits: Tensor, changes: Sequence[LogitChanges], first_token: int, put: PutOnDevice) -> None:
@@ -51,10 +76,10 @@ def change_logits(logits: Tensor, changes: Sequence[LogitChanges], first_token: 
     for each in changes:
         columns = each.tokens - first_token
         is_here = (columns >= 0) & (columns < logits.shape[1])
-        arrays += [values[is_here] for values in (columns, each.bias, each.divisor, each.lowered)]
+        arrays += [values[is_here] for values in (columns, each.bias, each.divisor, each.subtracted)]
     sent = iter(put(arrays))
-    for each, own, bias, divisor, lowered in zip(changes, sent, sent, sent, sent, strict=True):
+    for each, own, bias, divisor, subtracted in zip(changes, sent, sent, sent, sent, strict=True):
         rows = logits[each.rows]
         values = rows.index_select(1, own).double() + bias
-        values = torch.where(values > 0, values / divisor, values * divisor) - lowered
+        values = torch.where(values > 0, values / divisor, values * divisor) - subtracted
         rows.index_copy_(1, own, values.to(rows.dtype))

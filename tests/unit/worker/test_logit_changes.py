@@ -12,7 +12,7 @@ from torch import Tensor
 
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
-from services.worker.model.logit_changes import change_logits, logit_changes
+from services.worker.model.logit_changes import RequestChanges, change_logits
 from services.worker.model.model_runner import Runner
 from shared.arrays import Float64, pack_int32
 from shared.messages.requests import Sampling
@@ -55,7 +55,8 @@ def test_logits_are_those_of_a_plain_computation(
     prompt: list[int], written: list[int], fields: dict[str, Any], parts: int
 ) -> None:
     values, sampling = np.random.default_rng(0).normal(size=(4, 12)), Sampling(**fields)
-    found = logit_changes(sampling, slice(1, 3), np.array(prompt, np.int32), np.array(written, np.int32))
+    changes = RequestChanges.of(sampling, np.array(prompt, np.int32))
+    found = changes.after(np.array(written, np.int32), slice(1, 3))
     shards = [torch.tensor(shard) for shard in np.split(values, parts, axis=1)]
     for at, shard in enumerate(shards):
         change_logits(shard, [found], at * 12 // parts, lambda arrays: [torch.from_numpy(each) for each in arrays])
