@@ -85,7 +85,6 @@ def _run(pattern: str) -> bytes:
         raise BadInput(f"the pattern is not valid: {error.reason}") from None
     except subprocess.TimeoutExpired:  # of the wall clock: the machine is too busy, whatever the pattern
         raise RetryLater("the machine is too busy to compile the pattern") from None
-    budget.spend(seconds=_children_cpu_s() - used_s)
     if ran.returncode == program.INVALID:
         reason = ran.stdout.decode(errors="replace").partition("\n")[0].removeprefix("Failed to build DFA ")
         if "no transitions" in reason:
@@ -93,6 +92,7 @@ def _run(pattern: str) -> bytes:
         raise BadInput(f"the pattern is not valid ({reason}); accepted: {SYNTAX}")
     if ran.returncode:  # too many states, or out of memory or of time
         raise BudgetExceeded(TOO_LARGE)
+    budget.spend(seconds=_children_cpu_s() - used_s)
     return ran.stdout
 
 

@@ -15,6 +15,7 @@ ROOT = "root"
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 50  # of groups
 MAX_REPEATS = 10_000
+MAX_TIMES_LENGTH = 20  # characters of a range such as 1,9
 ACCEPTED = 'accepted is GBNF, such as: root ::= "yes" | "no"'
 TOKENS = re.compile(
     r"""(?P<skip>(?:\s|\#[^\n]*)+)|(?P<rule>[A-Za-z_][A-Za-z0-9_-]*)\s*::=|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)
@@ -165,6 +166,8 @@ class _Reader:
                 least, most = signs[text]
             else:
                 first, comma, last = text.partition(",")
+                if len(text) > MAX_TIMES_LENGTH:
+                    raise self._error(f"a range up to {MAX_REPEATS} has fewer digits", at)
                 least, most = int(first), int(last) if last else None if comma else int(first)
             if max(least, most or 0) > MAX_REPEATS or (most is not None and most < least):
                 raise self._error(f"{{{text}}} must be a range up to {MAX_REPEATS}", at)

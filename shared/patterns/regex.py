@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shared.errors import BadInput
+from shared.patterns.compile_budget import TooLarge
 from shared.patterns.parts import (
     BEGIN,
     BEGIN_LINE,
@@ -47,6 +48,7 @@ GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[ims]*)(?:-(?P<off>[ims]+))?
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 BRACKETS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]", re.DOTALL)
 MAX_NESTING = 100
+MAX_TIMES_LENGTH = 20
 MAX_FOLDED = 5_000  # characters of a class without regard to case
 
 
@@ -130,6 +132,8 @@ class _Reader:
                 break
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(sign, (0, None))
             if found is not None:
+                if len(found[0]) > MAX_TIMES_LENGTH:
+                    raise TooLarge(f"a repetition such as {{1,9}} may have {MAX_TIMES_LENGTH} characters", "pattern")
                 least = int(found[1])
                 most = (int(found[3]) if found[3] else None) if found[2] else least
             if most is not None and most < least:

@@ -33,26 +33,30 @@ class Form:
     def make(self, left_out: list[str]) -> FormPart | str:
         """The parts of its texts, or their pattern. `left_out` gets the fields of what is left out. Raises: BadInput
         naming the field."""
-        try:
-            match self.kind:
-                case "object":
-                    return object_part()
-                case "choice":
-                    return choice_part(self.given)
-                case "schema":
-                    schema = from_json(self.given) if isinstance(self.given, str) else self.given
-                    return schema_part(schema, self.field, left_out)
-                case "regex":
-                    pattern = self.given
-                case "grammar":
-                    pattern = grammar_pattern(self.given)
-        except ValueError as error:
-            raise BadInput(f"{self.field} is not a JSON schema: {error}", self.field) from None
+        match self.kind:
+            case "object":
+                return object_part()
+            case "choice":
+                return choice_part(self.given)
+            case "schema":
+                return schema_part(self._schema(), self.field, left_out)
+            case "regex":
+                pattern = self.given
+            case "grammar":
+                pattern = grammar_pattern(self.given)
         if not pattern:
             raise BadInput(
                 f"{self.field}: only the empty text has this form; leave the field out to have any text", self.field
             )
         return str(pattern)
+
+    def _schema(self) -> Any:
+        if not isinstance(self.given, str):
+            return self.given
+        try:
+            return from_json(self.given)
+        except ValueError as error:
+            raise BadInput(f"{self.field} is not a JSON schema: {error}", self.field) from None
 
 
 def form_of(field: str, value: Any) -> Form:
