@@ -11,6 +11,7 @@ import numpy as np
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int32, Int64
+from shared.iteration_cost import in_one_iteration
 from shared.messages.steps import CACHE
 
 BATCH_SHARE = 0.6  # assumed batch: this share of the requests that an instance has room for
@@ -65,10 +66,9 @@ def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fle
         return np.stack([none, none, recompute_s / recompute_tokens])
     recompute_tokens *= np.maximum(RECOMPUTE_BATCH_SHARE, 1 / batch)
     tokens, keys = batch * table.block_length[rows].mean(), batch * table.cache_keys(rows).mean()
-    cache_s, both_s = (
-        fleet.iteration_seconds(instances, cache_tokens=tokens, cache_keys=keys, recompute_tokens=recomputed)
-        for recomputed in (None, recompute_tokens)
-    )
+    cache_s = fleet.iteration_seconds(instances, cache_tokens=tokens, cache_keys=keys)
+    recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
+    both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
     key_s = fleet.key_s[instances, CACHE]
     return np.stack([(cache_s - keys * key_s) / tokens, key_s, (both_s - cache_s) / recompute_tokens])
 
@@ -87,17 +87,13 @@ class BatchLatency:
         """The mean latency with this number of requests. Shapes: [n], [n] -> [n]."""
         recomputing = self.recompute_share * requests
         cached = requests - recomputing
-        without_s, with_s = (
-            self.fleet.iteration_seconds(
-                instances,
-                cache_tokens=cached * self.block_length,
-                cache_keys=cached * self.keys,
-                recompute_tokens=recomputed,
-            )
-            for recomputed in (None, np.maximum(recomputing, 1.0) * self.tokens)
+        fleet, recompute_tokens = self.fleet, np.maximum(recomputing, 1.0) * self.tokens
+        cache_s = fleet.iteration_seconds(
+            instances, cache_tokens=cached * self.block_length, cache_keys=cached * self.keys
         )
-        mean_s = without_s + np.minimum(recomputing, 1.0) * (with_s - without_s)
-        latency_s: Float64 = mean_s * self.fleet.correction[instances]
+        recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
+        both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
+        latency_s: Float64 = (cache_s + np.minimum(recomputing, 1.0) * (both_s - cache_s)) * fleet.correction[instances]
         return latency_s
 
 

@@ -1,8 +1,8 @@
 """Leadership of a cell: one scheduler at a time, each with a higher epoch than all before it.
 
 The lease is a key with a time to live. The leader creates it and renews it by revision; the epoch is the first
-revision, or more after the bucket was deleted. A leader stops if it finds that another scheduler has led since. It makes no
-decision while its lease may have expired, until it has renewed it.
+revision, or more after the bucket was deleted. A leader stops if it finds that another scheduler has led since. It
+makes no decision while its lease may have expired, until it has renewed it.
 """
 
 import asyncio

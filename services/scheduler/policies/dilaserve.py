@@ -32,9 +32,10 @@ MAX_SHARED_LAUNCH = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class DiLaServePolicy(AdaptivePolicy):
-    """Writes the columns `level`, `least_steps` and `booked` of the table, and `tight` of the fleet."""
+    """Writes the columns `level`, `least_steps`, `booked`, `infeasible` and `planned_slo_s` of the table, and `tight`
+    of the fleet."""
 
-    # Part of its SLO: placement may reserve an instance for a request with less time left, or a late one
+    # Part of its SLO: placement may reserve an instance for a feasible request with less time left
     urgent_share: ClassVar[float] = 0.6
     late_slos: ClassVar[float] = 4.0  # a late request is served as if it were due this much later, in its SLOs
     moves: MigrationPolicy = MigrationPolicy.FOR_ROOM
@@ -143,7 +144,8 @@ class DiLaServePolicy(AdaptivePolicy):
         rows = rows[table.instance[rows] != NOWHERE]
         instances = table.instance[rows]
         needed_s = needed_pace_s(rows, latency, table, now_s + LOAD_CONTROL_INTERVAL_S)
-        tight[instances[needed_s < latency.seconds(instances, fleet.requests[instances])]] = True
+        all_s = latency.seconds(np.arange(len(tight)), fleet.requests)
+        tight[instances[needed_s < all_s[instances]]] = True
         return tight
 
     def _recomputes(self, rows: Int64, joined: Bool, table: RequestTable) -> Bool:
@@ -167,7 +169,8 @@ def _groups(instances: Int32) -> tuple[Int64, Int64]:
 def needed_pace_s(rows: Int64, latency: BatchLatency, table: RequestTable, now_s: float) -> Float64:
     """The seconds between two steps at which each request meets its deadline at its lowest threshold; infinity, so no
     limit, if no batch is fast enough. Shapes: rows [n] -> [n]."""
-    small_batch_s = latency.seconds(table.instance[rows], np.array(MIN_BATCH + 1))
+    every = np.arange(len(latency.fleet.tokens))
+    small_batch_s = latency.seconds(every, np.array(MIN_BATCH + 1))[table.instance[rows]]
     needed_s = (table.time_left_s(rows, now_s) - small_batch_s) / np.maximum(table.least_steps[rows], 1.0)
     needed_s[needed_s < small_batch_s] = np.inf
     return needed_s
