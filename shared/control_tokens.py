@@ -60,8 +60,8 @@ class ControlTokens:
     def plain_turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
         """As `plain`, of a message as chat templates take it. The model's own text keeps its markup, such as <think>,
         which templates look for."""
-        content = self.plain(turn["content"], own_markup=turn["role"] == "assistant")
-        return {**self.plain(turn), "content": content}
+        is_own = turn["role"] == "assistant"
+        return {name: self.plain(each, own_markup=is_own and name == "content") for name, each in turn.items()}
 
     def encode(self, rendered: str, field: str) -> list[int]:
         """The tokens of a chat whose texts are broken. Raises: BadInput for `field` if the tokenizer cannot write a

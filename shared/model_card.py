@@ -13,14 +13,20 @@ from shared.model_files import read_json
 def read_model_card(directory: Path, name: str) -> ModelCard:
     """The card from config.json. Raises: BadInput if the file or a value is missing, or the architecture is not
     supported."""
+    return read_card_and_ends(directory, name)[0]
+
+
+def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]]:
+    """The card, and all tokens that end a text by the model's files. Raises: BadInput as `read_model_card`."""
     path = directory / "config.json"
     try:
         config = read_model_config(directory)
-        return ModelCard(
+        ends = config["eos_token_id"]
+        card = ModelCard(
             name=name,
             max_length=max_length_of(config),
             mask_token_id=int(config["mask_token_id"]),
-            eos_token_id=config["eos_token_id"][0],
+            eos_token_id=ends[0],
             vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
             block_length=block_length_of(config),
             edit_threshold=usual_edit_threshold(config, name),
@@ -29,6 +35,7 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
         raise BadInput(f"{path} lacks the key {error}", field="model") from None
     except (AttributeError, TypeError, ValueError) as error:
         raise BadInput(f"{path}: {error}", field="model") from None
+    return card, ends
 
 
 def read_model_config(directory: Path) -> dict[str, Any]:

@@ -25,7 +25,8 @@ def find_model(model: str, *, weights: bool = True) -> Path:
     directory = Path(model)
     patterns = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
     if directory.is_dir():
-        _refuse_pointers(path for pattern in patterns for path in sorted(directory.glob(pattern)))
+        found = (path for pattern in patterns for path in sorted(directory.glob(pattern)))
+        _refuse_pointers(path for path in found if path.is_file())
         return directory
     if directory.exists() or not HUB_ID.fullmatch(model):
         raise BadInput(

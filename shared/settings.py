@@ -74,7 +74,7 @@ def read_settings(kind: type[S], environ: Mapping[str, str]) -> S:
                 raise _invalid_nats_url(variable, environ[variable]) from None
             choices = _choices(msgspec.inspect.type_info(field.type))
             accepted = f"; accepted: {', '.join(choices)}" if choices else ""
-            shown = without_credentials(environ[variable]) if "@" in environ[variable] else environ[variable]
+            shown = without_credentials(environ[variable])
             raise BadInput(f"{variable}={shown!r}: {error}{accepted}", field=variable) from None
     return kind(**values)
 

@@ -12,7 +12,7 @@ from shared.arrays import Int32
 from shared.control_tokens import BREAK, ControlTokens
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import ChatMessage
-from shared.model_card import read_model_card, read_model_config
+from shared.model_card import read_card_and_ends
 from shared.model_files import check_tokenizer_files, read_json
 from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token_bytes
 
@@ -30,14 +30,14 @@ class Tokenizer:
 
         Raises: BadInput if the directory has no usable configuration or tokenizer.
         """
-        self.card = read_model_card(directory, name)
-        ends = read_model_config(directory)["eos_token_id"]
+        self.card, ends = read_card_and_ends(directory, name)
         self._tokenizer = _load_tokenizer(directory)
         self._backend = self._tokenizer.backend_tokenizer  # twice as fast as the wrapper of transformers
         self._backend.no_truncation()
         self._backend.no_padding()
         self._added = self._backend.get_added_tokens_decoder()
         self.tool_template = _tool_template(self._tokenizer)
+        self._template_words = frozenset(re.findall(r"\w+", self.tool_template))
         template = str(self._tokenizer.chat_template)
         self._control = None if reads_control else ControlTokens(self._backend, template)
         ends += [self._tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS]
@@ -90,8 +90,8 @@ class Tokenizer:
         return self.check_ids(self._encode(rendered, field, control if is_broken else None), field)
 
     def template_reads(self, option: str) -> bool:
-        """Whether the chat template has a variable of this name."""
-        return re.search(rf"\b{re.escape(option)}\b", self.tool_template) is not None
+        """Whether the chat template may have a variable of this name."""
+        return option in self._template_words
 
     def _encode(self, text: str, field: str, control: ControlTokens | None = None) -> list[int]:
         """`control`: has broken the control tokens of the text.

@@ -16,7 +16,9 @@ def without_credentials(url: str) -> str:
     so is a URL without an @ beside others that have one.
     """
     url = PASSWORD_OPTION.sub("***", url)
-    return ",".join(_shown(each) if "@" in each or "@" not in url else "***" for each in server_urls(url))
+    if "@" not in url:
+        return url
+    return ",".join(_shown(each) if "@" in each else "***" for each in server_urls(url))
 
 
 def _shown(url: str) -> str:

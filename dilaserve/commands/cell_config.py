@@ -41,7 +41,7 @@ def cell_config(
 
     configure_logs("cell-config", level="error")
     environ = dict(os.environ)
-    if "DILASERVE_NATS_URL" not in environ:
+    if "DILASERVE_NATS_URL" not in environ and not replace:
         addresses = read_addresses(data_dir)
         environ |= to_environ({"nats_url": addresses.nats_urls[BusUser.STATUS], "nats_ca": addresses.nats_ca})
     settings = read_settings(ServiceSettings, environ)

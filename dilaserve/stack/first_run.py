@@ -51,7 +51,7 @@ def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:
     if not has_chat_template(stack.model):
         yield "Chat template:  none, so chats are refused; /v1/completions works"
     generation = read_json(stack.model / "generation_config.json")
-    if named := [f"{name} {generation[name]:g}" for name in ("temperature", "top_p", "top_k") if generation.get(name)]:
+    if named := [f"{name} {generation[name]}" for name in ("temperature", "top_p", "top_k") if generation.get(name)]:
         yield f"Sampling:       greedy for requests that name no temperature; the checkpoint names {', '.join(named)}"
     missing = []
     if not config.predictor and find_policy(config.policy).uses_estimates:

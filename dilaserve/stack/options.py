@@ -17,7 +17,7 @@ from shared.instance_counts import read_instance_counts
 from shared.messages.cell import CacheName, cache_of
 from shared.messages.launch import InstanceSpec
 from shared.model_card import read_model_card
-from shared.model_files import check_tokenizer_files, default_model_name, find_model
+from shared.model_files import check_tokenizer_files, default_model_name, find_model, read_json
 
 NODE = "local"  # node name of this machine
 TP_DEGREES = (1, 2, 4)  # TP degrees that the worker supports
@@ -198,6 +198,8 @@ def check_model(model: str) -> Path:
     try:
         read_config(directory)
         check_tokenizer_files(directory)
+        for name in ("tokenizer_config.json", "generation_config.json"):
+            read_json(directory / name)
         directory = find_model(model).resolve()
         if directory != DEMO_MODEL:  # that one is whole
             from services.worker.model.weights import check_weights  # noqa: PLC0415  (imports torch: two seconds)
