@@ -1,9 +1,8 @@
 """Checks of a request against the served model, and the end of its text."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 
@@ -145,19 +144,20 @@ class TextModel(Tokenizer):
                 field,
             )
 
-    def check_tokens(self, request: Request) -> None:
-        """Raises: BadInput if one of its stop tokens, or of those with a bias, is not in the vocabulary."""
-        for field in ("stop_token_ids", "logit_bias"):
-            outside = next((token for token in getattr(request, field) if not 0 <= token < self.card.vocab_size), None)
+    def check_tokens(self, *, stop_token_ids: Iterable[int], logit_bias: Iterable[int]) -> None:
+        """Raises: BadInput if a token is not in the vocabulary."""
+        for field, tokens in (("stop_token_ids", stop_token_ids), ("logit_bias", logit_bias)):
+            outside = next((token for token in tokens if not 0 <= token < self.card.vocab_size), None)
             if outside is not None:
                 end = self.card.vocab_size - 1
                 raise BadInput(f"{field} must be in 0..{end}, the model's vocabulary; got {outside}", field)
 
 
 def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
-    """The position of the first stop string in `text`, and that string; None if it has none."""
+    """The position of the first stop string in `text`, and that string; None if it has none. Of those at one position
+    it is the shortest, which a stream has first."""
     found = [(text.find(mark), mark) for mark in stop if mark and mark in text]
-    return min(found, key=itemgetter(0)) if found else None
+    return min(found, key=lambda each: (each[0], len(each[1])), default=None)
 
 
 def num_tokens_of(beginning: str, tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:

@@ -46,7 +46,7 @@ class Readiness:
         self.probe = StorageProbe(store_dir, self._receive_storage)
         self._connection = connection
         self._model_name = model_name
-        self._other_model = ""  # the last one of an instance that was not accepted
+        self._rejected = set[str]()  # models of instances that were not accepted
         self._max_queue_s = max_queue_s
         self._plan_until_s = 0.0  # this and the following are times of the monotonic clock; until then a plan runs
         self._stats: SchedulerStats | None = None
@@ -56,8 +56,8 @@ class Readiness:
 
     def _serves(self, instance: Instance) -> bool:
         name = instance.model.name
-        if name not in {self._model_name, self._other_model}:
-            self._other_model = name
+        if name != self._model_name and name not in self._rejected:
+            self._rejected.add(name)
             log.warning("instance rejected", reason=f"it serves the model {name}, not {self._model_name}")
         return name == self._model_name
 

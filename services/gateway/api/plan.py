@@ -91,7 +91,9 @@ class BodyPlanner:
     async def plan(self, wanted: WantedCompletion) -> BodyPlan:
         """Tokenize the prompts, and choose the length of each output. Raises: BadInput naming the wrong field."""
         text = self.text
-        text.check_tokens(Request(request_id="unnamed", **wanted.passed))
+        text.check_tokens(
+            stop_token_ids=wanted.passed.get("stop_token_ids", ()), logit_bias=wanted.passed.get("logit_bias", ())
+        )
         prompts = [await encode_prompt(prompt, text, wanted.prompt_field) for prompt in wanted.prompts]
         if wanted.limit[1] == 0:
             outcomes = [_outcome_without_steps(ids, text) for ids in prompts for _ in range(wanted.n)]

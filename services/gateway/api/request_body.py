@@ -24,7 +24,7 @@ async def read_body(request: Request, kind: type[B]) -> B:
     data = bytearray()
     async for part in bounded(request, MAX_BODY_BYTES):
         data += part
-    return kind.model_validate_json(bytes(data.removeprefix(BOM_UTF8)))
+    return kind.model_validate_json(bytes(data).removeprefix(BOM_UTF8))
 
 
 def check_content_type(request: Request, accepted: str) -> None:

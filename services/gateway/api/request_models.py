@@ -47,6 +47,7 @@ Priority = Annotated[int, Field(ge=-100, le=100)]
 SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+BiasedToken = Annotated[int, Field(ge=0, lt=2**31, strict=False)]  # names in JSON are texts
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -63,6 +64,13 @@ MetadataValue = Annotated[str, Field(max_length=512)]
 def also(name: str, other: str) -> Any:
     """A field that clients also send under another name."""
     return Field(validation_alias=AliasChoices(name, other))
+
+
+def check_biased(biases: Any) -> Any:
+    """Raises: PydanticCustomError for too many tokens, before each is checked."""
+    if isinstance(biases, dict) and len(biases) > MAX_BIASED_TOKENS:
+        raise unsupported(f"must have at most {MAX_BIASED_TOKENS} items")
+    return biases
 
 
 def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +143,7 @@ class ServedBody(Lenient):
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASED_TOKENS)] | None = None
+    logit_bias: Annotated[dict[BiasedToken, Bias], BeforeValidator(check_biased)] | None = None
     user: str | None = None
     service_tier: str | None = None  # names an SLO and a priority: serving_fields.py
 
@@ -221,6 +229,7 @@ class CompletionBody(ServedBody, TextForms):
 
         def replies(request_id: str, created_s: float) -> CompletionReplies:
             form, options = format_of(request_id), self.stream_options or StreamOptions()
+            echoes = [self.echo_of(prompt, text) for prompt in prompts]
             head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s), "model": self.model}
             if self.service_tier is not None:
                 head["service_tier"] = "default" if self.service_tier == "auto" else self.service_tier
@@ -229,7 +238,7 @@ class CompletionBody(ServedBody, TextForms):
                 head,
                 text,
                 alternatives=self.alternatives,
-                echoes=[self.echo_of(prompt, text) for prompt in prompts for _ in range(self.n or 1)],
+                echoes=[echo for echo in echoes for _ in range(self.n or 1)],
                 choices_per_prompt=self.n or 1,
                 include_usage=options.include_usage,
                 continuous_usage=options.continuous_usage_stats,

@@ -105,7 +105,8 @@ class TextStream:
             text, tokens = self.text + self._pending[:cut] + mark, self.tokens_from(0)
             self._ended, self._end_read, end = True, False, min(cut, end)
             self._frontier = num_tokens_of(text, tokens, self._decode)
-        released, self._pending = self._pending[:end], self._pending[end:]
+        released = self._pending[:end]
+        self._pending = self._pending[end:] if found is None else ""  # nothing follows a stop text
         self.text += released
         return released
 

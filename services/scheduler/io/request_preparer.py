@@ -120,7 +120,7 @@ class RequestPreparer:
 
     async def _tokenize(self, request: Request) -> Int32:
         """The prompt's tokens. Raises: BadInput if the model cannot serve the request."""
-        self._text.check_tokens(request)
+        self._text.check_tokens(stop_token_ids=request.stop_token_ids, logit_bias=request.logit_bias)
         if request.prompt_ids is not None:
             self._check_length(request, len(request.prompt_ids) // 4)  # first, as the other checks look at each token
             return self._text.encode_request(request)

@@ -71,7 +71,9 @@ class ToolCall(Lenient):
 
 def _check_choice(choice: Any) -> Any:
     """`any` is Mistral's for `required`."""
-    named = choice.get("function", choice) if isinstance(choice, dict) and choice.get("type") == "function" else None
+    named = None
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        named = choice.get("function") or choice
     if choice is None or choice in MODES or (isinstance(named, dict) and isinstance(named.get("name"), str)):
         return choice
     if choice == "any":
