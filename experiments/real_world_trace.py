@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 import typer
 
-from experiments.paper.files import PROFILE, QUICK, ROOT, STEPS
+from experiments.paper.files import PROFILE, STEPS
+from experiments.paper.study import Out, Quick, place
 from experiments.policies.arrivals import STEP_S, arrivals, first_requests
 from experiments.report import Report, markdown_table
 from experiments.standard_errors import mean_difference
@@ -195,11 +196,11 @@ def picture(study: str) -> str:
 def main(
     *,
     seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated.")] = ",".join(map(str, SEEDS)),
-    quick: Annotated[bool, typer.Option("--quick", help="Short runs in build/quick, to check the code.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write below this directory, not in the repository.")] = None,
+    quick: Quick = False,
+    out: Out = None,
 ) -> None:
     """Run both studies, and write the report and the plots. Runs finished before, in build/paper, are not repeated."""
-    run(out or (QUICK if quick else ROOT), quick=quick, seeds=tuple(map(int, seeds.split(","))))
+    run(place(quick=quick, out=out), quick=quick, seeds=tuple(map(int, seeds.split(","))))
 
 
 if __name__ == "__main__":

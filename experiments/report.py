@@ -1,6 +1,5 @@
 """A benchmark's report: printed line by line as it grows, then written as Markdown, and its table as CSV."""
 
-import csv
 import os
 import platform
 import shlex
@@ -43,7 +42,7 @@ class Report:
 
     def __init__(self, title: str, *notes: str) -> None:
         self._lines: list[str] = []
-        self._rows: list[list[str]] = []  # the first is the columns' names
+        self._columns = 0
         self.add(f"# {title}", environment_header(), *notes)
 
     def add(self, *paragraphs: str) -> None:
@@ -52,26 +51,22 @@ class Report:
 
     def add_columns(self, *names: str) -> None:
         """Start the table."""
-        self._rows = [list(names)]
+        self._columns = len(names)
         self._print("", markdown_table(names, ()))
 
     def add_row(self, *cells: object) -> None:
         row = [str(cell) for cell in cells]
-        assert len(row) == len(self._rows[0]), "one cell per column"
-        self._rows.append(row)
+        assert len(row) == self._columns, "one cell per column"
         self._print(markdown_row(row))
 
-    def write(self, path: Path, *, append: bool = False, with_csv: bool = False) -> None:
-        """Write the Markdown, and on request the CSV; `append` adds it without its title to an existing file."""
+    def write(self, path: Path, *, append: bool = False) -> None:
+        """Write the Markdown; `append` adds it without its title to an existing file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if append and path.exists():
             text = "\n".join([path.read_text(encoding="utf-8"), *self._lines[2:]])
         else:
             text = "\n".join(self._lines)
         path.write_text(text + "\n", encoding="utf-8")
-        if with_csv:
-            with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(self._rows)
 
     def _print(self, *lines: str) -> None:
         self._lines += lines

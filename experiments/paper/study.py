@@ -68,8 +68,14 @@ class Study:
 
 
 def simulate_cases(cases: Sequence[Case], progress: Path, *, quick: bool) -> list[Row]:
-    """One row per case, with a line of progress for each. Rows are kept in a file, which a later call continues."""
+    """One row per case, with a line of progress for each. Rows are kept in a file, which a later call with the same
+    cases continues."""
     rows = [] if quick else read_table(progress)
+    labelled = [rounded(labels) for labels, _ in cases]
+    if len(rows) > len(cases) or any(
+        not labels.items() <= row.items() for row, labels in zip(rows, labelled, strict=False)
+    ):
+        rows = []
     for labels, run in cases[len(rows) :]:
         rows.append(rounded({**labels, **figures(shortened(run) if quick else run)}))
         text = ", ".join(f"{name} {show(value)}" for name, value in labels.items())
