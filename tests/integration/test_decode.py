@@ -91,6 +91,29 @@ def test_decoding_stops_after_the_block_that_ends_the_text(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("name", "cache", "is_faster"),
+    [("dream/seed1", "prefix", True), ("llada/seed1", "dual", False)],
+    ids=["with the temperature", "without it"],
+)
+def test_the_confidence_of_dream_is_that_at_the_temperature(
+    name: str, cache: str, is_faster: bool, tmp_path: Path
+) -> None:
+    below_one = [case for case in threshold_cases((name,), MODES[cache], COPY) if case.threshold < 1]
+    cases = [max(below_one, key=lambda case: case.nfe)]
+    given = command(cases, cache, tmp_path)
+    requests = [
+        {"id": f"{temperature}", "prompt_ids": case.prompt, "temperature": temperature, "top_p": 0.95, "seed": 1}
+        for case in cases
+        for temperature in (0.0, 0.2)
+    ]
+    (tmp_path / "case.json").write_text(json.dumps({"requests": requests}))
+    assert cli.run(given) == 0
+    greedy, sampled = traces(tmp_path)
+    assert greedy["output_ids"] == cases[0].output
+    assert (sampled["nfe"] < greedy["nfe"] / 2) == is_faster
+
+
+@pytest.mark.parametrize(
     ("change", "complaint"),
     [
         ({"--model": "/nowhere"}, "no model in /nowhere"),

@@ -19,15 +19,17 @@ from shared.arrays import Float32, Int32, pack_int32, pack_int64
 from shared.bus import codec
 from shared.edits import NO_EDITS
 from shared.errors import BadInput
+from shared.messages.requests import Sampling
 from shared.messages.steps import MAX_POST_STEPS, RequestState, StepJobs, StepKind
 
 
-class CaseRequest(msgspec.Struct, frozen=True):
-    """One prompt of a CASE.json."""
+class CaseRequest(Sampling, frozen=True):
+    """One prompt of a CASE.json. Without a temperature, as in Request, decoding is greedy."""
 
     id: str
     prompt_ids: list[int]
     pattern: str = ""  # as in Request
+    seed: int = 0
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -132,6 +134,8 @@ class Decode:
             max_post_steps=self.edits.max_post_steps if self.edits else MAX_POST_STEPS,
             pattern=self.request.pattern,
             text_tokens=self.output_length,
+            seed=self.request.seed,
+            **self.request.own_fields(),
         )
 
     def job(self, ticket: int, config: ModelConfig, mode: CacheMode) -> StepJob:
