@@ -2,7 +2,7 @@
 
 A graph has fixed shapes. Each size of batch, a power of two, has its own, captured at the start; a batch is padded to
 the next size. Graphs serve small batches of blocks of the default length: the kernels of large ones run long enough to
-hide their launches.
+hide their launches. A step that reads from the host while it runs cannot be captured.
 """
 
 from dataclasses import dataclass, replace
@@ -16,13 +16,21 @@ from torch import Tensor
 from services.worker.cache.kv_store import KvStore
 from services.worker.model.attention import Kernel, attention
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.experts import groups_on_device
+from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of
 from shared.arrays import Int64
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 
 BLOCK = DEFAULT_BLOCK_LENGTH
+READS_ON_HOST = ("fallback",)  # kernels that read the lengths of the batch
 SIZES = (1, 2, 4, 8, 16)  # requests of a batch
+
+
+def can_capture(kernel: str, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a step with this kernel of attention runs without reads from the host."""
+    return kernel not in READS_ON_HOST and (config.experts is None or groups_on_device(device, dtype))
 
 
 def size_for(batch: ForwardBatch) -> int | None:

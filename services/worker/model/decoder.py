@@ -87,7 +87,7 @@ class Layer(nn.Module):
     def __init__(self, index: int, config: ModelConfig, shard: Shard, reduce: Reduce) -> None:
         super().__init__()
         self.index = index
-        self.reduce = reduce
+        self.reduce, self.is_whole = reduce, shard.size == 1
         kv_heads = shard.kv_heads(config)[1]
         self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
         self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
@@ -117,7 +117,11 @@ class Layer(nn.Module):
         mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:])  # [T, H, D]
         if rows is not None:
             x, mixed = x[rows], mixed[rows]
-        x = x + self.reduce(self.attn_out(mixed.flatten(1)))
+        mixed = mixed.flatten(1)
+        if self.is_whole and x.device.type != "cpu":
+            x = torch.addmm(x, mixed, self.attn_out.weight.mT)  # product and sum in one operation
+        else:
+            x = x + self.reduce(self.attn_out(mixed))
         hidden: Tensor = x + self.reduce(self.mlp(self.mlp_norm(x)))
         return hidden
 

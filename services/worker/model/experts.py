@@ -3,6 +3,8 @@
 Shape letters: T tokens, W width, E experts, k experts of a token.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,9 +23,12 @@ class Router(nn.Module):
 
     def scores(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, E], in 0..1."""
-        # Not torch's sigmoid: on a CPU it rounds the last elements of a tensor in another way, so that a token's scores
-        # would depend on its company.
-        return 1 / (1 + F.linear(pad_rows(x.float()), self.weight).neg_().exp_())[: len(x)]
+        logits = F.linear(pad_rows(x.float()), self.weight)[: len(x)]
+        if x.device.type != "cpu":
+            return logits.sigmoid_()
+        # torch's sigmoid rounds the last elements of a tensor in another way there, so that a token's scores would
+        # depend on its company.
+        return logits.neg_().exp_().add_(1).reciprocal_()
 
 
 class ExpertWeights(nn.Module):
@@ -47,6 +52,11 @@ class RankExperts(nn.Module):
         gate, up = F.linear(pad_rows(x), self.gate_up.weight[expert]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, self.down.weight[expert])[: len(x)]
 
+    def run_all(self, x: Tensor, ends: Tensor) -> Tensor:
+        """Rows sorted by expert; `ends`: int32 [experts], the end of each one's. Shapes: x [n, W] -> [n, W]."""
+        gate, up = F.grouped_mm(x, self.gate_up.weight.mT, offs=ends).chunk(2, dim=-1)
+        return F.grouped_mm(F.silu(gate) * up, self.down.weight.mT, offs=ends)
+
 
 class ExpertMlp(nn.Module):
     """The experts of one rank, which are split evenly over the ranks, and its columns of the shared expert."""
@@ -63,7 +73,35 @@ class ExpertMlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, W], to be summed over the ranks."""
         chosen, weights = choose_experts(self.router.scores(x), self.router.expert_bias, self.shape)  # [T, k] each
-        mixed: Tensor = self.shared(x)
+        return self.mix(x, chosen, weights, self.shared(x))
+
+    def mix(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor) -> Tensor:
+        """Add this rank's experts to `mixed`, perhaps in place.
+
+        Shapes: x and mixed [T, W], chosen and weights [T, k] -> [T, W].
+        """
+        is_grouped = has_grouped_products(x.device, x.dtype)
+        return (self._mix_grouped if is_grouped else self._mix_one_by_one)(x, chosen, weights, mixed)
+
+    def _mix_grouped(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor) -> Tensor:
+        """One product for all experts, without a read by the host."""
+        is_split = self.count < self.shape.count
+        if is_split:  # those of this rank first
+            chosen = (chosen - self.first) % self.shape.count
+        sorted_experts, order = chosen.flatten().sort(stable=True)  # the pairs of token and expert, by expert
+        ends = torch.searchsorted(sorted_experts, _range(self.count, x.device), right=True, out_int32=True)
+        rows = x[order // self.shape.per_token]  # [T * k, W]
+        found = self.experts.run_all(rows, ends)
+        by_token = rows.index_copy_(0, order, found).view(*chosen.shape, -1)  # [T, k, W]
+        if is_split:  # the rows of other ranks' experts are not computed
+            is_other = (chosen >= self.count).unsqueeze(-1)
+            by_token.masked_fill_(is_other, 0)
+        weights = weights.to(x.dtype).unsqueeze(1)
+        return torch.baddbmm(mixed.unsqueeze(1), weights, by_token, alpha=self.shape.scale).squeeze(1)
+
+    def _mix_one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor) -> Tensor:
+        """A product for each expert, with the same bits for a token in any batch on a CPU."""
+        weights = weights.flatten() * self.shape.scale
         order = chosen.flatten().argsort(stable=True)  # the pairs of token and expert, by expert
         counts = chosen.flatten().bincount(minlength=self.shape.count).tolist()
         start = sum(counts[: self.first])
@@ -74,22 +112,39 @@ class ExpertMlp(nn.Module):
                 continue
             tokens = pairs // self.shape.per_token
             found = self.experts.run(expert, x[tokens])
-            mixed.index_add_(0, tokens, found * weights.flatten()[pairs].unsqueeze(1).to(found.dtype))
+            mixed.index_add_(0, tokens, found * weights[pairs].unsqueeze(1).to(found.dtype))
         return mixed
 
 
+def has_grouped_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch computes the products of all experts in one operation."""
+    return device.type != "cpu" and dtype == torch.bfloat16
+
+
+def groups_on_device(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether that operation is one kernel, of Hopper and the first Blackwell GPUs. On others the host reads the number
+    of rows of each expert."""
+    is_one_kernel = device.type == "meta" or torch.cuda.get_device_capability(device)[0] in {9, 10}
+    return has_grouped_products(device, dtype) and is_one_kernel
+
+
+@cache
+def _range(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
+
+
 def choose_experts(scores: Tensor, bias: Tensor, shape: Experts) -> tuple[Tensor, Tensor]:
-    """The experts of each token and their weights.
+    """The experts of each token and their weights, whose sum is 1.
 
     Source: LLaDA2. The choice is by the scores plus the bias: of the groups whose two best sum up to the most, the best
     experts. The weights are the scores without the bias, normalized.
     Shapes: scores [T, E], bias [E] -> int64 [T, k] and float32 [T, k].
     """
     biased = scores + bias  # [T, E]
-    grouped = biased.view(len(biased), shape.groups, -1)  # [T, groups, E / groups]
-    best_groups = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(shape.kept_groups, dim=-1).indices
-    kept = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=scores.device).scatter_(1, best_groups, value=True)
-    possible = grouped.masked_fill(~kept.unsqueeze(-1), -torch.inf).flatten(1)
-    chosen = possible.topk(shape.per_token, dim=-1).indices
+    if others := shape.groups - shape.kept_groups:
+        grouped = biased.view(len(biased), shape.groups, -1)  # [T, groups, E / groups]
+        left_out = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(others, dim=-1, largest=False).indices
+        grouped.scatter_(1, left_out.unsqueeze(-1).expand(-1, -1, grouped.shape[-1]), -torch.inf)
+    chosen = biased.topk(shape.per_token, dim=-1).indices
     weights = scores.gather(1, chosen)
-    return chosen, weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * shape.scale
+    return chosen, weights / weights.sum(dim=-1, keepdim=True)

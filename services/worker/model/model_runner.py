@@ -10,7 +10,7 @@ from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.model.attention import attention, kernel_name, kernel_of
-from services.worker.model.cuda_graphs import CacheStepGraphs
+from services.worker.model.cuda_graphs import CacheStepGraphs, can_capture
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import ForwardBatch
@@ -80,12 +80,12 @@ class Runner:
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
         self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)
-        self._scored_transfer, self._changes_transfer = Transfer(self.device), Transfer(self.device)
+        self._read_transfer, self._changes_transfer = Transfer(self.device), Transfer(self.device)
         self._bits = torch.tensor([128 >> bit for bit in range(8)], dtype=torch.uint8, device=self.device)
         self._store = KvStore(decoder.kv_shape, cache_tokens) if cache_tokens else None
         self._graphs: CacheStepGraphs | None = None
-        # Experts read on the host which tokens each has, which a CUDA graph cannot contain.
-        if self._store and self.device.type == "cuda" and gather is None and self.config.experts is None:
+        is_alone_on_cuda = self.device.type == "cuda" and gather is None
+        if self._store and is_alone_on_cuda and can_capture(self.attention, self.config, self.device, self.dtype):
             self._graphs = CacheStepGraphs(decoder, self._store, self._kernel, self._transfer)
             self._graphs.capture()
 
@@ -117,16 +117,20 @@ class Runner:
         floor = self._floor(logits, batch)
         noise = self._noise(batch)
         top_rows = rows_with_top_tokens(batch)
-        top = self._top_logits(logits, batch, top_rows, noise) if len(top_rows) else None
-        scored = self._scored_logits(logits, batch) if len(batch.scored_rows) else None
+        wanted = [top_rows, batch.scored_rows, batch.scored_tokens]
+        rows_of_top, rows_of_labels, label_tokens = (
+            self._read_transfer.put(wanted) if any(map(len, wanted)) else [inputs.rows[:0]] * len(wanted)
+        )
+        top = self._top_logits(logits, batch, rows_of_top, noise) if len(top_rows) else None
+        scored = self._scored_logits(logits, rows_of_labels, label_tokens) if len(batch.scored_rows) else None
         best = best_of(logits, noise, self._vocabulary, floor, after_temperature=after_temperature)
         parts = self._gather(best) if self._gather else best.unsqueeze(0)
         chosen = self._select(combine_shards(parts), inputs, batch)
         if self._gather:
             chosen[0].masked_fill_((parts[:, 2] == NO_TOKEN).any(dim=0), NO_TOKEN)
-        found = [chosen] if top is None else [chosen, combine_top(top, total_of(parts)[top_rows])]
+        found = [chosen] if top is None else [chosen, combine_top(top, total_of(parts)[rows_of_top])]
         if scored is not None:
-            found.append((scored - total_of(parts)[batch.scored_rows]).unsqueeze(0))
+            found.append((scored - total_of(parts)[rows_of_labels]).unsqueeze(0))
         tokens, confidences, selected, *others = _to_host(found)
         if self._gather and tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
@@ -173,15 +177,14 @@ class Runner:
         )
         return torch.cat((predicted, selected.double().unsqueeze(0)))
 
-    def _top_logits(self, logits: Tensor, batch: ForwardBatch, rows: Int64, noise: Noise | None) -> Tensor:
+    def _top_logits(self, logits: Tensor, batch: ForwardBatch, rows: Tensor, noise: Noise | None) -> Tensor:
         """The highest logits of these rows: [parts, 2, A, k], see `top_logits`."""
         scale = noise.temperature if noise is not None and self.config.confidence_at_temperature else None
         top = top_logits(logits, rows, int(batch.top_logprobs.max()), self._vocabulary, scale)
         return self._gather(top) if self._gather else top.unsqueeze(0)
 
-    def _scored_logits(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
-        """The logits of the batch's scored tokens: float64 [Q]."""
-        rows, tokens = self._scored_transfer.put([batch.scored_rows, batch.scored_tokens])
+    def _scored_logits(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+        """The logits of these tokens in these rows: int64 [Q] each -> float64 [Q]."""
         columns = tokens - self._vocabulary.first
         is_here = (columns >= 0) & (columns < logits.shape[1])
         own = logits[rows, columns.clamp(0, logits.shape[1] - 1)].double().masked_fill(~is_here, -torch.inf)

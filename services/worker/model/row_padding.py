@@ -9,4 +9,4 @@ MIN_ROWS = 16
 
 def pad_rows(x: Tensor) -> Tensor:
     """Add rows of zeros up to MIN_ROWS. Shapes: x [T, W] -> [max(T, MIN_ROWS), W]."""
-    return F.pad(x, (0, 0, 0, max(0, MIN_ROWS - len(x))))
+    return x if len(x) >= MIN_ROWS else F.pad(x, (0, 0, 0, MIN_ROWS - len(x)))

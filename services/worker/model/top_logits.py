@@ -5,14 +5,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from services.worker.model.sampling import CHUNK_ELEMENTS, Vocabulary
-from shared.arrays import Int64
 
 
-def top_logits(logits: Tensor, rows: Int64, k: int, vocabulary: Vocabulary, temperature: Tensor | None) -> Tensor:
+def top_logits(logits: Tensor, rows: Tensor, k: int, vocabulary: Vocabulary, temperature: Tensor | None) -> Tensor:
     """The k highest logits of these rows, and their token ids; the mask is not among them.
 
-    Shapes: logits [R, V], rows [A], temperature [R] -> float64 [2, A, k], descending; -inf if V is too small. Rows with
-    a temperature above 0 are divided by it.
+    Shapes: logits [R, V], rows int64 [A], temperature [R] -> float64 [2, A, k], descending; -inf if V is too small.
+    Rows with a temperature above 0 are divided by it.
     """
     size = max(1, CHUNK_ELEMENTS // logits.shape[1])
     parts = [
@@ -33,11 +32,10 @@ def combine_top(top: Tensor, total: Tensor) -> Tensor:
     return torch.stack((tokens.gather(1, index), (best - total.unsqueeze(1)).exp()))
 
 
-def _top_of_rows(logits: Tensor, rows: Int64, k: int, vocabulary: Vocabulary, temperature: Tensor | None) -> Tensor:
-    index = torch.as_tensor(rows, device=logits.device)
-    values = logits[index].float()  # [A, V]
+def _top_of_rows(logits: Tensor, rows: Tensor, k: int, vocabulary: Vocabulary, temperature: Tensor | None) -> Tensor:
+    values = logits[rows].float()  # [A, V]
     if temperature is not None:
-        scale = temperature[index].unsqueeze(1)
+        scale = temperature[rows].unsqueeze(1)
         values /= torch.where(scale > 0, scale, 1.0).float()
     mask = vocabulary.mask_token_id - vocabulary.first
     if 0 <= mask < values.shape[1]:

@@ -186,7 +186,8 @@ def test_the_router_chooses_the_experts_of_the_reference(name: str, monkeypatch:
     chosen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def record(index: int, mlp: ExpertMlp, x: Tensor) -> Tensor:
-        chosen[index] = choose_experts(mlp.router.scores(x), mlp.router.expert_bias, mlp.shape)
+        experts, weights = choose_experts(mlp.router.scores(x), mlp.router.expert_bias, mlp.shape)
+        chosen[index] = experts, weights * mlp.shape.scale
         return forward(mlp, x)
 
     forward = ExpertMlp.forward

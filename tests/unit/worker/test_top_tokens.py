@@ -27,7 +27,7 @@ def logits() -> Tensor:
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("temperature", [None, 0.0, 0.5])
 def test_they_are_the_most_probable_tokens_but_for_the_mask(parts: int, temperature: float | None) -> None:
-    values, rows, columns = logits(), np.array([0, 2, 4]), VOCAB // parts
+    values, rows, columns = logits(), torch.tensor([0, 2, 4]), VOCAB // parts
     scale = None if temperature is None else torch.full((ROWS,), temperature, dtype=torch.float64)
     shards = enumerate(torch.split(values, columns, dim=1))
     top = torch.stack([top_logits(part, rows, K, Vocabulary(i * columns, MASK), scale) for i, part in shards])
@@ -41,7 +41,7 @@ def test_they_are_the_most_probable_tokens_but_for_the_mask(parts: int, temperat
 
 
 def test_a_vocabulary_that_is_too_small_is_padded_with_probability_zero() -> None:
-    top = top_logits(logits(), np.array([1]), 2 * VOCAB, Vocabulary(0, MASK), None).unsqueeze(0)
+    top = top_logits(logits(), torch.tensor([1]), 2 * VOCAB, Vocabulary(0, MASK), None).unsqueeze(0)
     _, confidences = combine_top(top, logits().double().logsumexp(dim=-1)[1:2])
     assert confidences[0, VOCAB:].tolist() == [0.0] * VOCAB
 

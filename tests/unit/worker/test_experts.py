@@ -1,0 +1,90 @@
+"""Experts as one product each way: the same as one after another, in a few operations, without a read by the host."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from services.worker.cache.kv_store import KvStore
+from services.worker.model import experts
+from services.worker.model.attention import attention, varlen
+from services.worker.model.decoder import Mlp
+from services.worker.model.experts import ExpertMlp
+from services.worker.model.families import parse_config
+from services.worker.model.families.config import Experts
+from services.worker.model.forward_inputs import ForwardInputs
+from services.worker.model.weights import empty_decoder
+from tests.support.golden import COPY
+
+MAX_OPERATIONS = 40  # of a layer
+WIDTH = 32
+
+
+def mlp_of(rank: int, ranks: int, kept_groups: int, per_token: int = 3) -> ExpertMlp:
+    shape = Experts(0, 16, per_token, 16, 16, 4, kept_groups, 2.5)
+    torch.manual_seed(0)
+    whole = ExpertMlp(WIDTH, shape, Mlp(WIDTH, 16), 0, 1)
+    for parameter in whole.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    mlp = ExpertMlp(WIDTH, shape, whole.shared, rank, ranks)
+    own = slice(mlp.first, mlp.first + mlp.count)
+    for name, parameter in mlp.experts.named_parameters():
+        parameter.data = whole.experts.get_parameter(name)[own]
+    mlp.to(torch.bfloat16).router = whole.router  # always in float32
+    return mlp
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 2), (3, 4)])
+@pytest.mark.parametrize("kept_groups", [1, 2, 4])
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_grouped_products_compute_the_same_as_one_after_another(
+    rank: int, ranks: int, kept_groups: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlp = mlp_of(rank, ranks, kept_groups)
+    x = torch.randn(tokens, WIDTH, dtype=torch.bfloat16)
+    one_by_one = mlp(x)
+    monkeypatch.setattr(experts, "has_grouped_products", lambda *_: True)
+    torch.testing.assert_close(mlp(x), one_by_one, atol=0.05, rtol=0.05)
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what torch dispatches, without views; `rms_norm` counts as the one operation that it is on CUDA."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self:  # in inference mode, composite operations arrive whole
+            parts = func.decompose(*args, **(kwargs or {}))
+        if parts is not NotImplemented:
+            return parts
+        if not func.is_view:
+            self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("tokens", [32, 1024])
+def test_a_layer_of_llada2_is_at_most_40_operations(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.functional, "rms_norm", lambda x, *_: torch.neg(x))  # one operation, of its shape
+    published = json.loads((COPY / "real_configs.json").read_text())["llada2.0-mini"]["config"]
+    config = replace(parse_config(published), num_layers=2)  # one without and one with experts
+    decoder = empty_decoder(config, torch.bfloat16, torch.device("meta"))
+    store = KvStore(decoder.kv_shape, 2 * tokens)
+    row, spans = torch.empty(tokens, dtype=torch.int64, device="meta"), torch.empty(2, dtype=torch.int32, device="meta")
+    inputs = ForwardInputs(tokens, tokens, row, row, row, row, spans, spans, spans[:1], row, row, row)
+    x = torch.empty(tokens, config.width, dtype=torch.bfloat16, device="meta")
+    turns = torch.empty(tokens, 1, config.rotary_dim // 2, dtype=torch.complex64, device="meta")
+    for _ in range(2):  # the first makes a constant
+        with Operations() as counted:
+            found: Tensor = decoder.layers[1](x, turns, attention(inputs, store, varlen))
+        assert found.shape == x.shape
+    assert counted.names.count("_grouped_mm") == 2
+    assert len(counted.names) <= MAX_OPERATIONS, counted.names
+    assert not {"_local_scalar_dense", "nonzero"} & set(counted.names)
