@@ -40,11 +40,12 @@ class LiveCluster:
 
 
 @contextmanager
-def live_cluster(*options: object) -> Iterator[LiveCluster]:
-    """Run `dilaserve up` with these options. Raises: RuntimeError with its log if it does not start."""
+def live_cluster(*options: object, within: Path | None = None) -> Iterator[LiveCluster]:
+    """Run `dilaserve up` with these options, its data in a directory `within` another one. Raises: RuntimeError with
+    its log if it does not start."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory(prefix="dilaserve-") as directory:
+    with tempfile.TemporaryDirectory(prefix="dilaserve-", dir=within) as directory:
         data_dir = Path(directory) / "data"
         command = [sys.executable, "-m", "dilaserve", "up", "--port", port, "--data-dir", data_dir, *options]
         with background_program(command, lambda: is_ready(url), READY_S):

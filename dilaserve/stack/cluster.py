@@ -6,13 +6,14 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from dilaserve.stack.bus_users import new_passwords, user_url
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
-from dilaserve.stack.nats import nats_programs
+from dilaserve.stack.nats import nats_programs, server_names, store_dir
 from dilaserve.stack.options import NODE, Stack
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.postgres import database_url, prepare_postgres
@@ -32,6 +33,7 @@ from shared.bus.users import BusUser
 from shared.errors import DilaserveError
 from shared.messages.cell import CellConfig
 from shared.settings import ServiceSettings, check_nats_url, read_settings
+from shared.tasks import cancel
 from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
@@ -111,6 +113,8 @@ async def _start(
     for program in (*gateways, *serving_programs(stack, config, nats_urls)):
         supervisor.start(program)
     await _postgres(supervisor, options)
+    if not options.nats_url and options.nats_nodes == 1:
+        await resources.enter_async_context(_nats_restarts(supervisor, options.data_dir, nats_urls))
     if stack.reconfigures:
         await resources.enter_async_context(_node_agent(supervisor, stack, nats_urls))
     supervisor.start(reconfigurator_program(stack, nats_urls, database))
@@ -133,6 +137,23 @@ async def _node_agent(supervisor: Supervisor, stack: Stack, nats_urls: NatsUrls)
     try:
         yield
     finally:
+        await bus.nc.close()
+
+
+@asynccontextmanager
+async def _nats_restarts(supervisor: Supervisor, data_dir: Path, nats_urls: NatsUrls) -> AsyncIterator[None]:
+    """Restart NATS if it no longer writes. In a cluster another server takes over instead."""
+    from dilaserve.stack.nats_restart import restart_when_unwritable  # noqa: PLC0415
+    from shared.bus.client import Bus  # noqa: PLC0415
+
+    bus = await Bus.connect(nats_urls[BusUser.OPERATOR], _settings().cell, name="supervisor")
+    [server] = server_names(1)
+    restarts = restart_when_unwritable(supervisor, server, bus, store_dir(data_dir, 1))
+    watching = asyncio.create_task(restarts)
+    try:
+        yield
+    finally:
+        await cancel([watching])
         await bus.nc.close()
 
 

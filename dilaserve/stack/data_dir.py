@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from shared.errors import BadInput
 from shared.settings import check_nats_url
 
 STATUS_NATS_URL = "DILASERVE_STATUS_NATS_URL"  # set in the gateway's container: the bus, with the user `status`
+MIN_FREE_BYTES = 64 << 20  # on the disk: a new Postgres writes 40 MB
 CONTAINER_URL = "http://127.0.0.1:8000"  # the gateway, in its container
 
 
@@ -29,12 +31,15 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def lock_directory(data_dir: Path) -> Iterator[None]:
-    """Lock the directory, created if missing. Raises: BadInput if it is in use or cannot be written.
+    """Lock the directory, created if missing. Raises: BadInput if it is in use, cannot be written or its disk is full.
 
     The kernel releases the lock when the process ends.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(data_dir).free) < MIN_FREE_BYTES:
+            left, least = free >> 20, MIN_FREE_BYTES >> 20
+            raise BadInput(f"--data-dir {data_dir}: its disk has {left} MiB left; at least {least} MiB are needed")
         lock = (data_dir / "lock").open("a+")
     except OSError as error:
         raise BadInput(f"--data-dir {data_dir} cannot be used: {error.strerror or error}") from None

@@ -37,14 +37,18 @@ class SupervisedProgram:
     async def stop(self, within_s: float) -> None:
         """Signal the program to stop; kill it after `within_s` seconds."""
         self._stop.set()
-        if self._process:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(self.program.stop_signal)
+        self.signal()
         _, running = await asyncio.wait([self._task], timeout=within_s)
         if running:
             log.warning("killed: it did not stop in time", program=self.program.name, within_s=within_s)
             self.kill()
             await self._task
+
+    def signal(self) -> None:
+        """Send the program its stop signal."""
+        if self._process:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(self.program.stop_signal)
 
     def kill(self) -> None:
         self._stop.set()
@@ -120,6 +124,12 @@ class Supervisor:
         for each in [each for each in self._programs if each.program.name == name]:
             await each.stop(within_s)
         self._programs = [each for each in self._programs if each.program.name != name]
+
+    def end(self, name: str) -> None:
+        """Signal the program of this name to stop; it starts again."""
+        for each in self._programs:
+            if each.program.name == name:
+                each.signal()
 
     def kill(self) -> None:
         """Kill all programs."""

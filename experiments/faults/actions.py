@@ -128,14 +128,13 @@ async def half_open(target: LocalTarget) -> None:
 
 
 async def fill_disk(target: LocalTarget) -> None:
-    """Fill NATS's disk for STOP_S; then free it and start NATS again, as an operator must."""
+    """Fill the disk of NATS and Postgres for STOP_S; then free it."""
     filler = target.directory / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(bytes(PAGE_BYTES)):
             pass
     await asyncio.sleep(STOP_S)
     filler.unlink()
-    await target.restart_nats()
 
 
 def damage_file(pattern: str, damage: Callable[[Path], None]) -> Apply:

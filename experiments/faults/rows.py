@@ -106,7 +106,7 @@ FAULTS: list[Fault | NodeFault] = [
     Fault("reset all NATS connections, 3 s undelivered", break_connections(3.0), OWN_BUS),
     Fault("reset the scheduler's connection, 0.8 s undelivered", break_connections(0.8, "scheduler"), OWN_BUS),
     Fault("half-open connection of the scheduler", half_open, OWN_BUS),
-    Fault("NATS's disk full 10 s, NATS restarted", fill_disk, ClusterNeeds(own_bus=True, disk_mb=64)),
+    Fault("the disk of NATS and Postgres full 10 s", fill_disk, ClusterNeeds(disk_mb=1024)),
     Fault("8 bytes of the stream of requests flipped, NATS restarted", damage_file(REQUESTS, flip_bytes), OWN_BUS),
     Fault("half of the stream of requests cut off, NATS restarted", damage_file(REQUESTS, truncate), OWN_BUS),
     Fault("8 bytes of the stream of outcomes flipped, NATS restarted", damage_file(OUTCOMES, flip_bytes), OWN_BUS),

@@ -51,7 +51,7 @@ class ClusterNeeds:
     options: tuple[str, ...] = ()  # of `dilaserve up`
     environ: Mapping[str, str] = field(default_factory=dict)
     own_bus: bool = False  # whether NATS is a process of the experiment, behind a proxy
-    disk_mb: int = 0  # size of that NATS's disk, a tmpfs; 0: a usual one
+    disk_mb: int = 0  # size of the disk of all data, a tmpfs; 0: a usual one
     bus_servers: int = 0  # number of NATS servers, as processes of the experiment; 0: that of `dilaserve up`
     own_model: bool = False  # whether the cluster serves a copy of the demo model, whose files may be damaged
 
@@ -119,12 +119,12 @@ async def local_target(needs: ClusterNeeds) -> AsyncIterator[LocalTarget]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dilaserve-nats-")))
         nats, servers, options, nats_url = None, None, [*OPTIONS, *needs.options], ""
         proxy = TcpProxy(0)
+        if needs.disk_mb:
+            stack.enter_context(_small_disk(directory, needs.disk_mb))
         if needs.bus_servers:
             servers, nats_url = stack.enter_context(bus_servers(needs.bus_servers))
             options += ["--nats-url", nats_url]
         if needs.own_bus:
-            if needs.disk_mb:
-                stack.enter_context(_small_disk(directory, needs.disk_mb))
             nats = NatsServer(directory)
             nats.start()
             stack.callback(nats.stop)
@@ -134,7 +134,7 @@ async def local_target(needs: ClusterNeeds) -> AsyncIterator[LocalTarget]:
             shutil.copytree(DEMO_MODEL, directory / DEMO_MODEL.name)
             options += ["--model", str(directory / DEMO_MODEL.name)]
         try:
-            cluster = await asyncio.to_thread(stack.enter_context, live_cluster(*options))
+            cluster = await asyncio.to_thread(stack.enter_context, live_cluster(*options, within=directory))
             yield LocalTarget(cluster, nats_url or cluster.nats_url, stack, directory, proxy, nats, servers)
         finally:
             await asyncio.to_thread(stack.close)  # the services end while the proxy still runs

@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable, Mapping
+from math import inf
 
 from services.gateway.ready_reasons import Storage, StreamUse
 from shared.bus.client import Bus
@@ -12,6 +14,7 @@ from shared.bus.watch import Look, StreamState
 from shared.errors import RetryLater
 
 PROBE_S = 2.0  # interval, and time limit, of probes
+FAILURE_S = 30.0  # for which a request that the bus did not store is a problem, unless a later one was stored
 
 
 class StorageProbe:
@@ -23,12 +26,14 @@ class StorageProbe:
         self._on_probe = on_probe
 
     async def probe(self, bus: Bus, look: Look) -> None:
-        """Store a message. A stream that did not answer the look keeps its last use."""
+        """Store a message. NATS may refuse writes to one stream only, so that a request that it did not store counts
+        too. A stream that did not answer the look keeps its last use."""
         try:
             with bus_errors("store a probe"):
                 async with asyncio.timeout(PROBE_S):
                     await bus.js.publish(bus.subjects.probes, timeout=PROBE_S)
-            problem = None
+            failed_s, failure = bus.store_failure or (-inf, "")
+            problem = failure if time.monotonic() - failed_s < FAILURE_S else None
         except RetryLater as error:
             problem = str(error)
         kinds = limited_streams(bus.subjects)

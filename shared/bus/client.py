@@ -1,6 +1,7 @@
 """The bus: NATS with JetStream, reduced to the operations that the services use."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -60,6 +61,7 @@ class Bus:
         self.reconnects = reconnects
         self.js: JetStreamContext = client.jetstream(timeout=JETSTREAM_S)
         self.subjects = Subjects(cell)
+        self.store_failure: tuple[float, str] | None = None  # of the last `store`: its monotonic time, and its text
         self.is_live: Callable[[], bool] = lambda: True  # a service may add a condition for the liveness file
         self._alive = asyncio.create_task(self._keep_alive_file(Path(alive_file))) if alive_file else None
 
@@ -142,7 +144,13 @@ class Bus:
         def is_silence(error: Exception) -> bool:
             return isinstance(error, RetryLater) and not isinstance(error, StorageFull)
 
-        return await retry(attempt, wait_max_s=STORE_RETRY_S, timeout_s=STORE_S, is_retryable=is_silence)
+        try:
+            is_stored = await retry(attempt, wait_max_s=STORE_RETRY_S, timeout_s=STORE_S, is_retryable=is_silence)
+        except RetryLater as error:
+            self.store_failure = None if isinstance(error, StorageFull) else (time.monotonic(), str(error))
+            raise
+        self.store_failure = None
+        return is_stored
 
     async def last(self, stream: str, subject: str, kind: type[M], *, direct: bool = True) -> M | None:
         """The last message of a subject in the stream of the kind `stream`. `direct`: the stream allows raw reads.

@@ -75,6 +75,7 @@ class Subjects:
     config = _Name("dilaserve.{cell}.config")
     key_use = _Name("dilaserve.{cell}.key-use")
     unfinished = _Name("dilaserve.{cell}.unfinished")
+    nothing = _Name("dilaserve.{cell}.nothing")  # no message has it
 
     cancel = _NameOf("dilaserve.{cell}.cancel.")  # + request
     lookup = _NameOf("dilaserve.{cell}.lookup.")  # + request

@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shared.bus.client import Bus, _ConnectionLog
@@ -54,6 +57,11 @@ class NatsServer:
             time.sleep(0.01)
         self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server runs"
+        return self._process.pid
+
     def reload(self, more: str) -> None:
         """Read the configuration again, with other further sections."""
         self._more = more
@@ -76,6 +84,17 @@ class NatsServer:
             self._process.terminate()
         self._process.wait(timeout=START_S)
         self._process = None
+
+
+@contextmanager
+def full_files(pid: int, max_bytes: int) -> Iterator[None]:
+    """Let a process write no file beyond `max_bytes` during the body, as on a full disk."""
+    limits = psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE)
+    psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (max_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, limits)
 
 
 async def fail_to_connect(url: str, cell: str, monkeypatch: pytest.MonkeyPatch, attempts: int = 3) -> None:

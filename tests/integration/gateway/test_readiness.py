@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from services.gateway import ready_reasons, storage_probe
 from services.gateway.settings import GatewaySettings
+from shared.bus import client
 from shared.bus.client import Bus
 from shared.messages.requests import Request
 from shared.text import TextModel
@@ -57,6 +58,20 @@ async def test_a_silent_scheduler_ends_readiness_and_requests_still_wait_for_the
 async def test_instances_that_hang_end_readiness(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
     scheduler.stats = scheduler_stats(stalled_s=30.0, active=7)
     await gateway.until("no step has ended for 30 s, with 7 requests active")
+
+
+async def test_a_request_that_the_bus_does_not_store_ends_readiness_until_a_later_one_is_stored(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "STORE_S", 0.1)
+    config = (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).config
+    await bus.js.update_stream(config.evolve(subjects=["elsewhere"]))  # no stream answers
+    failed = await gateway.http.post(PATH, json=CHAT)
+    assert failed.status_code == 503
+    await becomes(gateway, "the bus stores no message: cannot store on")
+    await bus.js.update_stream(config)
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
+    await gateway.until("ready")
 
 
 async def test_a_scheduler_in_a_crash_loop_ends_readiness(

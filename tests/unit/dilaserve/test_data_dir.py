@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dilaserve.stack import checks
-from dilaserve.stack.data_dir import Addresses, find_addresses, read_addresses, write_addresses
+from dilaserve.stack import checks, data_dir
+from dilaserve.stack.data_dir import Addresses, find_addresses, lock_directory, read_addresses, write_addresses
 from shared.bus.users import BusUser
 from shared.errors import BadInput
 
@@ -76,3 +76,15 @@ def test_in_a_container_doctor_reports_the_disk_of_the_bus_if_it_sees_the_store(
     assert [finding.ok for finding in checks.bus_disk(environ)] == [False]
     assert checks.bus_disk(environ | {"DILASERVE_BUS_STORE_DIR": str(tmp_path / "none")}) == []
     assert checks.bus_disk({}) == []
+
+
+def test_a_start_on_a_full_disk_is_refused_in_one_line_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_dir, "MIN_FREE_BYTES", 2**62)
+    with (
+        pytest.raises(BadInput, match=f"--data-dir {tmp_path}: its disk has [0-9]+ MiB left"),
+        lock_directory(tmp_path),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
