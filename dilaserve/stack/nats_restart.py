@@ -37,7 +37,7 @@ async def restart_when_unwritable(supervisor: Supervisor, program: str, bus: Bus
 async def write_errors(bus: Bus) -> Mapping[str, str]:
     """The errors of the cell's streams that NATS no longer writes, by name of the stream.
 
-    It asks NATS to purge a subject that no message has: nothing is removed, but a stream that is not written says why.
+    It purges a subject that no message has: this removes nothing, and NATS refuses it where it no longer writes.
     """
 
     async def error_of(stream: str) -> str | None:

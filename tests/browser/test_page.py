@@ -40,6 +40,33 @@ async def test_every_view_fits_and_the_playground_completes(
 
 
 @pytest.mark.slow
+async def test_the_canvas_has_the_models_blocks_and_greys_only_what_follows_the_text(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+) -> None:
+    async with new_page(gateway.url) as page:
+        await run_both(page)
+        sizes = "blocks => blocks.map(block => block.children.length)"
+        blocks = await page.locator("[data-run=A] .block").evaluate_all(sizes)
+        assert blocks == [request.block_length for request in scheduler.requests[:1]] * len(blocks)
+        await expect(page.locator("[data-run=A] .cell.unused")).to_have_count(OUTPUT_TOKENS - len(ANSWER))
+        assert "unused" not in str(await page.locator("[data-run=A] .cell").nth(len(ANSWER) - 1).get_attribute("class"))
+
+
+@pytest.mark.slow
+async def test_without_a_connection_the_old_run_is_removed_and_the_header_shows_it_at_once(
+    gateway: RunningGateway, new_page: NewPage
+) -> None:
+    async with new_page(gateway.url, expected="ERR_INTERNET_DISCONNECTED") as page:
+        await run_both(page)
+        await page.context.set_offline(True)
+        await page.get_by_role("button", name="Run both").click()
+        await expect(page.get_by_label("Reply of run A")).to_have_text("cannot reach the gateway")
+        await expect(page.locator("#status")).to_have_text("Connection lost")
+        for old in (".cell.committed", "dd"):
+            await expect(page.locator(f"[data-run=A] {old}")).to_have_count(0)
+
+
+@pytest.mark.slow
 async def test_a_template_is_filled_in_on_its_canvas(
     gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
 ) -> None:

@@ -197,13 +197,15 @@ def _finish(choice: StreamedChoice, outcome: Outcome) -> str:
 
 def _canvas(committed: StepTokens, choice: StreamedChoice, decode: Decode) -> Json:
     """The tokens that a step committed or wrote as drafts, and its guesses for masked positions unless they are of
-    another step. The first event has the pinned tokens, too."""
-    cells = [] if choice.canvas_began else _pinned_cells(choice.request, decode)
+    another step. The first event has the pinned tokens, too, and the lengths of the canvas and of its blocks."""
+    request = choice.request
+    first: Json = {} if choice.canvas_began else {"tokens": request.output_tokens, "block_length": request.block_length}
+    cells = [] if choice.canvas_began else _pinned_cells(request, decode)
     cells += _written_cells(committed, choice, decode)
     guessed = choice.guessed
     if guessed is not None and guessed.step == committed.step:
         cells += _cells(guessed, decode)
-    return {"object": "dilaserve.canvas", "step": committed.step, "cells": cells}
+    return {"object": "dilaserve.canvas", "step": committed.step, **first, "cells": cells}
 
 
 def _written_cells(written: StepTokens, choice: StreamedChoice, decode: Decode) -> list[Json]:

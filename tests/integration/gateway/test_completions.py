@@ -123,6 +123,7 @@ async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(
     committed = (cell for step in steps for cell in step["cells"] if cell["committed"])
     cells = sorted(committed, key=lambda cell: int(cell["position"]))
     assert [step["step"] for step in steps] == list(range(11))
+    assert [(step.get("tokens"), step.get("block_length")) for step in steps] == [(32, 32)] + [(None, None)] * 10
     assert [cell["position"] for cell in cells] == list(range(32))
     assert "".join(cell["text"] for cell in cells) == ANSWER
     assert cells[0] | {"confidence": 0} == {"position": 0, "token": 51, "text": "T", "confidence": 0, "committed": True}

@@ -39,7 +39,11 @@ async function send(path, options) {
     // Encoding leaves a valid key unchanged and makes an invalid one, such as "dls-…", a valid header.
     const authorization = key && { Authorization: `Bearer ${encodeURIComponent(key)}` };
     const headers = { ...authorization, ...(options.body && { "Content-Type": "application/json" }) };
-    const reply = await fetch(path, { ...options, headers });
+    const reply = await fetch(path, { ...options, headers }).catch((error) => {
+      if (error.name === "AbortError") throw error;
+      dispatchEvent(new Event("unreachable"));
+      throw new ApiError(0, "cannot reach the gateway");
+    });
     if (reply.status !== 401) return reply;
     if (key === sessionStorage.getItem(KEY)) await promptForKey(Boolean(key));
   }

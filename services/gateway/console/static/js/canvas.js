@@ -6,9 +6,8 @@ const MIN_SHADED_CONFIDENCE = 0.3; // lower confidences have the same colour
 
 /** The steps of a run received so far, each with the cells that it changed. */
 export class Recording {
-  constructor(length, blockLength) {
+  constructor(length) {
     this.length = length; // tokens
-    this.blockLength = blockLength; // tokens
     this.steps = []; // [{cells: [{position, token, text, confidence, committed, draft, replaces}]}]
     this.whole = false; // whether all steps are received; a text may end before its last block
   }
@@ -51,14 +50,13 @@ export class CanvasView {
     element.addEventListener("blur", () => this.point(-1));
   }
 
-  /** Empty the canvas. */
+  /** Empty the canvas. Its first block is shorter if the prompt has the rest of it. */
   reset(length, blockLength) {
-    this.blockLength = blockLength;
     this.cells = Array.from({ length }, () => h("div", { className: "cell" }));
     this.states = Array(length).fill(null);
     const blocks = [];
-    for (let start = 0; start < length; start += blockLength) {
-      blocks.push(h("div", { className: "block" }, ...this.cells.slice(start, start + blockLength)));
+    for (let start = 0, end = length % blockLength || blockLength; start < length; start = end, end += blockLength) {
+      blocks.push(h("div", { className: "block" }, ...this.cells.slice(start, end)));
     }
     this.element.replaceChildren(...blocks);
     this.updateLabel(0);
@@ -70,13 +68,11 @@ export class CanvasView {
     states.forEach((state, position) => this.draw(position, state, state?.index === count - 1));
     this.states = states;
     const filled = states.filter((state) => state?.committed).length;
-    const open = states.findIndex((state) => !state?.committed);
-    const block = count === 0 || open < 0 ? Infinity : Math.floor(open / this.blockLength);
     const ended = recording.whole && count === recording.steps.length;
-    [...this.element.children].forEach((child, i) => {
-      child.classList.toggle("current", i === block && !ended);
-      child.classList.toggle("unused", i >= block && ended);
-    });
+    const open = count === 0 || ended ? null : (this.cells[states.findIndex((state) => !state?.committed)] ?? null);
+    for (const block of this.element.children) block.classList.toggle("current", block.contains(open));
+    const end = states.findIndex((state) => !state?.committed || (state.text === "" && !state.pinned));
+    if (ended && end >= 0) this.cells.slice(end).forEach((cell) => cell.classList.add("unused"));
     this.updateLabel(filled);
     this.updateReadout();
   }

@@ -84,4 +84,6 @@ addEventListener("hashchange", route);
 setUpRequests(() => refresh(true));
 route();
 setUpPlayground(() => get("v1/models"));
-follow(onUpdate, () => setStatus("Connection lost", "bad"));
+const lost = () => setStatus("Connection lost", "bad");
+addEventListener("unreachable", lost);
+follow(onUpdate, lost);

@@ -9,7 +9,6 @@ const SLOS_MS = [
   5000, 6000, 8000, 10_000, 12_000, 15_000, 20_000, 30_000, 60_000,
 ];
 const FOLLOWED = 0.9; // share of the other run's latency that the SLO is until the user sets it
-const BLOCK = 32; // tokens
 const SLOW_MS = 140; // per step in slow motion
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -68,11 +67,10 @@ export class Panel {
     );
   }
 
-  /** Empty the canvas and set its length in tokens. */
+  /** Remove the last run; the canvas has this many tokens until the gateway reports its length. */
   clear(tokens) {
     this.abort?.abort();
-    this.recording = new Recording(tokens, BLOCK);
-    this.view.reset(tokens, BLOCK);
+    this.fit({ tokens, block_length: tokens });
     this.result = null;
     this.state.replaceChildren();
     this.reply.className = "reply";
@@ -99,7 +97,6 @@ export class Panel {
       messages: [{ role: "user", content: prompt }],
       ...(form.template ? { template: form.template } : { max_tokens: tokens }),
       ...(form.schema && { response_format: { type: "json_schema", json_schema: { name: "reply", schema: JSON.parse(form.schema) } } }),
-      block_length: BLOCK,
       slo_ms: SLOS_MS[this.slo.value],
       min_threshold: Number(this.floor.value),
       stream: true,
@@ -129,7 +126,7 @@ export class Panel {
     for await (const event of events("v1/chat/completions", { body, signal })) {
       if (event.error) throw new Error(event.error.message);
       if (event.object === "dilaserve.canvas") {
-        if (body.template && !this.recording.steps.length) this.fit(event.cells);
+        if (event.tokens) this.fit(event);
         this.recording.steps.push(event);
       }
       text += event.choices?.[0]?.delta?.content ?? "";
@@ -138,11 +135,10 @@ export class Panel {
     return { text, serving };
   }
 
-  /** Set the length of the canvas to that of a template's output: its given tokens reach to the end. */
-  fit(cells) {
-    const last = Math.max(...cells.map((cell) => cell.position));
-    this.recording.length = Math.ceil((last + 1) / BLOCK) * BLOCK;
-    this.view.reset(this.recording.length, BLOCK);
+  /** Empty the canvas and set its length and that of its blocks. */
+  fit({ tokens, block_length: blockLength }) {
+    this.recording = new Recording(tokens);
+    this.view.reset(tokens, blockLength);
   }
 
   /** Draw the steps as they arrive, in slow motion at most one per SLOW_MS. */

@@ -37,6 +37,7 @@ export function setUpPlayground(models) {
     if (!byId("ask").reportValidity()) return;
     byId("comparison").textContent = "";
     const form = { template: byId("template").value, schema: schema.value.trim() };
+    chosen.forEach((panel) => panel.clear(Number(output.value)));
     const request = { prompt: prompt.value, form, tokens: Number(output.value), slow: () => byId("slow").checked };
     try {
       request.model = (await models()).data[0].id;
@@ -44,7 +45,6 @@ export function setUpPlayground(models) {
       chosen.forEach((panel) => panel.fail(error.message));
       return;
     }
-    chosen.forEach((panel) => panel.clear(request.tokens));
     const runs = [];
     for (const panel of chosen) {
       runs.push(panel.run(request));
