@@ -47,6 +47,9 @@ def bench(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Directory with the benchmark files (*.jsonl.gz).")] = None,
     url: Annotated[str, typer.Option(help="Gateway URL.")] = "http://127.0.0.1:8000",
+    ca: Annotated[
+        Path | None, typer.Option(help="PEM file of the certificates to trust, for an https URL with a private one.")
+    ] = None,
     rate: Annotated[float, typer.Option(min=0.001, max=1e5, help="Mean requests per second (Poisson).")] = 1.0,
     duration: Annotated[
         float | None,
@@ -80,7 +83,7 @@ def bench(
     check_figure("--plot", plot)
     judge = _judge(judge_url, judge_model)
     load, questions = _load(requests, trace, benchmark, data, rate, duration, seed)
-    result, replies = _run(check_url("--url", url), load, questions, slo, judge, stream=stream)
+    result, replies = _run(check_url("--url", url), load, questions, slo, judge, ca, stream=stream)
     if benchmark == "mbpp":
         result["isolation"] = isolation()
     if out is not None:
@@ -129,6 +132,7 @@ def _run(
     questions: "Sequence[BenchmarkQuestion]",
     slo_s: float | None,
     judge: "Judge | None",
+    ca: Path | None,
     *,
     stream: bool,
 ) -> "tuple[dict[str, Any], list[LoadReply]]":
@@ -145,7 +149,7 @@ def _run(
     with open_progress() as progress:
         sent = add_bar(progress, "requests", len(load.arrivals_s))
         key = os.environ.get(API_KEY, "")
-        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent(), key, stream=stream))
+        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent(), key, ca, stream=stream))
         if questions:
             replies = graded(replies, questions, add_bar(progress, "grading", len(replies)))
         if judge is not None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,11 +20,19 @@ REPLY_TIMEOUT_S = 900.0
 API_KEY = "DILASERVE_API_KEY"  # environment variable
 
 
-def open_client(url: str, timeout: httpx.Timeout, key: str) -> httpx.AsyncClient:
-    """An HTTP client for a gateway; an empty `key`: no API key."""
+def open_client(url: str, timeout: httpx.Timeout, key: str, ca: Path | None = None) -> httpx.AsyncClient:
+    """An HTTP client for a gateway; an empty `key`: no API key. `ca`: PEM file of the certificates that it trusts, in
+    place of the well-known authorities. Raises: BadInput if the file has none.
+    """
+    try:
+        trusted = ssl.create_default_context(cafile=ca) if ca else httpx.create_ssl_context(trust_env=False)
+    except OSError as error:  # also if the file has no certificate
+        raise BadInput(f"--ca {ca}: no readable certificates ({error})") from None
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     limits = httpx.Limits(max_connections=None)
-    return httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=timeout, trust_env=False)
+    return httpx.AsyncClient(
+        base_url=url, headers=headers, limits=limits, timeout=timeout, trust_env=False, verify=trusted
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +80,15 @@ async def run_load(
     slo_s: float | None,
     on_reply: Callable[[LoadReply], None],
     key: str = "",
+    ca: Path | None = None,
     *,
     stream: bool = False,
 ) -> list[LoadReply]:
-    """Send the load, with the SLO `slo_s` for rows without one, and wait for all replies. Raises: BadInput if no
-    gateway answers."""
-    async with open_client(url, httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_S), key) as client:
+    """Send the load, with the SLO `slo_s` for rows without one, and wait for all replies. `ca`: as `open_client`.
+
+    Raises: BadInput if no gateway answers.
+    """
+    async with open_client(url, httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_S), key, ca) as client:
         model = await served_model(client)
         start_s = time.perf_counter()
 

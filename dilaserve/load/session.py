@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,15 +27,19 @@ async def run_session(
     slo_s: float | None,
     on_reply: Callable[[LoadReply], None],
     key: str = "",
+    ca: Path | None = None,
     *,
     stream: bool = False,
 ) -> tuple[list[LoadReply], list[InstancesAt]]:
-    """The replies in order of arrival, and the instances over time. Raises: BadInput if no gateway answers."""
+    """The replies in order of arrival, and the instances over time. `ca`: as `open_client`.
+
+    Raises: BadInput if no gateway answers.
+    """
     instances: list[InstancesAt] = []
     start_s = time.perf_counter()
 
     async def monitor() -> None:
-        async with open_client(url, httpx.Timeout(CONNECT_S), key) as client:
+        async with open_client(url, httpx.Timeout(CONNECT_S), key, ca) as client:
             while True:
                 counts = await instances_per_tp(client)
                 if counts is not None:
@@ -43,7 +48,7 @@ async def run_session(
 
     monitoring = asyncio.create_task(monitor())
     try:
-        return await run_load(url, load, slo_s, on_reply, key, stream=stream), instances
+        return await run_load(url, load, slo_s, on_reply, key, ca, stream=stream), instances
     finally:
         monitoring.cancel()
         with suppress(asyncio.CancelledError):

@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.policies.points import POLICY
 from experiments.policies.served_models import Cache
+from services.scheduler.registry import INSTALLED
 from services.scheduler.settings import SchedulerSettings
 from simulator.scenario import PredictorName
 
@@ -51,5 +52,6 @@ ROWS = (
     System("llumnix-0.9", {"policy": "llumnix", "threshold": 0.9}, predictor="one-shot", constant=0.9),
     System("oracle-estimates", {"policy": POLICY}, predictor="oracle"),
     System(ONE_SHOT, {"policy": POLICY}, predictor="one-shot"),
+    *(System(name, {"policy": name}) for name in INSTALLED),
 )
 SYSTEMS: Mapping[str, System] = {row.name: row for row in ROWS}

@@ -1,10 +1,12 @@
 """The policies by name. Every command, the services and the simulator read them here.
 
 A policy is imported when it is built (`factory.build_policy`), so that a command that only needs the names starts
-quickly.
+quickly. An installed package adds one by an entry point.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Literal
 
 from shared.errors import BadInput
@@ -41,6 +43,29 @@ POLICIES: dict[str, PolicyEntry] = {
     "fixed": _FIXED,
 }
 DEFAULT_POLICY = "dilaserve"
+GROUP = "dilaserve.policies"  # of entry points; each has the policy's name, and names a PolicyEntry
+
+
+def installed_policies(taken: Mapping[str, PolicyEntry]) -> dict[str, PolicyEntry]:
+    """The policies of installed packages, by name. Raises: BadInput if an entry point names no PolicyEntry, or has a
+    `taken` name."""
+    found: dict[str, PolicyEntry] = {}
+    for point in entry_points(group=GROUP):
+        where = f"the entry point {point.name} = {point.value} in {GROUP}"
+        try:
+            entry = point.load()
+        except (ImportError, AttributeError) as error:
+            raise BadInput(f"{where} cannot be loaded: {error}") from None
+        if not isinstance(entry, PolicyEntry):
+            raise BadInput(f"{where} is a {type(entry).__name__}; accepted: a PolicyEntry")
+        if point.name in taken or point.name in found:
+            raise BadInput(f"{where}: another policy has this name")
+        found[point.name] = entry
+    return found
+
+
+INSTALLED = installed_policies(POLICIES)
+POLICIES |= INSTALLED
 
 if TYPE_CHECKING:
     PolicyName = str

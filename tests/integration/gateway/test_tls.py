@@ -9,10 +9,13 @@ import httpx
 import msgspec
 import pytest
 
+from dilaserve.load.client import open_client, run_load
+from dilaserve.load.workload import LoadRequest, RequestLoad
 from services.gateway import http_protocol
 from services.gateway.__main__ import prepare
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
+from shared.errors import BadInput
 from shared.service import run_service
 from shared.text import TextModel
 from tests.support.certificates import Certificate, make_certificate
@@ -48,6 +51,20 @@ async def test_requests_are_served_over_tls_only(
             with pytest.raises(httpx.RemoteProtocolError):
                 await untrusting.get(gateway.url.replace("https", "http") + "/health")
     assert len(scheduler.requests) == 2
+
+
+async def test_the_load_client_trusts_the_certificates_of_a_given_file(
+    tls_settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, certificate: Certificate
+) -> None:
+    load = RequestLoad([LoadRequest(prompt="How many pears?", output_tokens=32)], [0.0], 1.0)
+    async with running(tls_settings, text) as gateway:
+        await gateway.until("ready")
+        with pytest.raises(BadInput, match="CERTIFICATE_VERIFY_FAILED"):
+            await run_load(gateway.url, load, 5.0, lambda _: None)
+        [reply] = await run_load(gateway.url, load, 5.0, lambda _: None, ca=certificate.certificate)
+        assert reply.error is None
+        with pytest.raises(BadInput, match=f"--ca {certificate.key}: no readable certificates"):
+            open_client(gateway.url, httpx.Timeout(1.0), "", certificate.key)
 
 
 @pytest.mark.parametrize(("sent", "status"), [(b"", b"408"), (b"X: " + b"x" * 100_000, b"431")])

@@ -1,12 +1,15 @@
 """The registry of policies."""
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from services.scheduler.policies.paper import PaperPolicy
-from services.scheduler.registry import POLICIES, find_policy
+from services.scheduler.registry import POLICIES, find_policy, installed_policies
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.settings import read_settings, removed_variables
@@ -48,3 +51,51 @@ def test_a_command_line_starts_without_numpy() -> None:
     """The commands name the policies in their help."""
     code = "import sys; from dilaserve.cli import build_app; build_app(); sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+ENTRY = "from services.scheduler.registry import PolicyEntry\nENTRY = PolicyEntry(policy={policy!r})\n"
+FIXED = "services.scheduler.policies.fixed:FixedThresholdPolicy"
+
+
+def install(directory: Path, point: str, module: str) -> None:
+    """A package with one entry point, as pip installs it."""
+    (directory / "own_policy.py").write_text(module)
+    metadata = directory / "own_policy-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-policy\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[dilaserve.policies]\n{point}\n")
+
+
+def test_a_policy_of_an_installed_package_is_one_of_all(tmp_path: Path) -> None:
+    install(tmp_path, "own = own_policy:ENTRY", ENTRY.format(policy=FIXED))
+    code = (
+        "from services.scheduler.registry import find_policy;"
+        "from services.scheduler.settings import SchedulerSettings;"
+        "from services.scheduler.factory import build_policy; from shared.settings import read_settings;"
+        "from experiments.policies.rows import SYSTEMS;"
+        "read_settings(SchedulerSettings, {'DILASERVE_MODEL': 'm', 'DILASERVE_POLICY': 'own'});"
+        "print(find_policy('own').policy, SYSTEMS['own'].settings['policy'])"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    shown = subprocess.run([sys.executable, "-c", code], check=True, env=environ, capture_output=True, text=True)
+    assert shown.stdout.split() == [FIXED, "own"]
+
+
+@pytest.mark.parametrize(
+    ("point", "module", "reason"),
+    [
+        ("own = no_such_module:ENTRY", "", "dilaserve.policies cannot be loaded: No module named"),
+        ("own = own_policy:ENTRY", "", "cannot be loaded: module 'own_policy' has no attribute 'ENTRY'"),
+        ("own = own_policy:ENTRY", "ENTRY = 1", "is a int; accepted: a PolicyEntry"),
+        ("paper = own_policy:ENTRY", ENTRY.format(policy=FIXED), "another policy has this name"),
+    ],
+)
+def test_a_wrong_entry_point_is_refused_by_name(
+    point: str, module: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, point, module)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_policy", raising=False)
+    with pytest.raises(BadInput, match=re.escape(reason)):
+        installed_policies(POLICIES)
+    monkeypatch.delitem(sys.modules, "own_policy", raising=False)
