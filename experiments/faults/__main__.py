@@ -10,30 +10,35 @@ those of an earlier run in experiments/results/fault_table.jsonl, from which the
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from functools import partial
 from time import monotonic
 from typing import Annotated, Literal
 
+import psutil
 import typer
 
 from experiments.docker_engine import CannotRun, docker_engine
 from experiments.faults.accounts import FaultFigures, figures
 from experiments.faults.actions import PROMPTS
+from experiments.faults.growth import MB
 from experiments.faults.load import open_loop, send
 from experiments.faults.rows import FAULTS, Fault, NodeFault
 from experiments.faults.soak import soak as run_soak
 from experiments.faults.swarm import SwarmTarget
 from experiments.faults.table import FaultRow, store
-from experiments.faults.target import UnderLoad, local_target
+from experiments.faults.target import UnderLoad, local_target, processes_of
 from experiments.report import environment_header
 from experiments.swarm_cluster import SwarmCluster, three_node_cluster
 from experiments.swarm_nodes import swarm_nodes
 from shared.logs import configure_logs
+from shared.tasks import cancel
 
-BEFORE_S, AFTER_S = 6.0, 10.0  # load before a fault, and after its end
+BEFORE_S, AFTER_S = 15.0, 10.0  # load before a fault, and after its end
 MIN_REQUESTS = 125
+SAMPLE_S = 0.25  # interval of looks at the gateway's memory
 CANNOT_RUN = 3  # exit status
 
 
@@ -102,13 +107,30 @@ async def measure(target: UnderLoad, apply: Callable[[], Awaitable[None]], rate:
             load = asyncio.ensure_future(open_loop(http, PROMPTS, MIN_REQUESTS, rate, until=ended))
             await asyncio.sleep(BEFORE_S)
             began_s = monotonic()
+            memory_mb = [gateway_mb()]
+            sampling = asyncio.ensure_future(sample_gateway(memory_mb))
             await apply()
             ended_s = monotonic()
             await target.serves_again()
             await asyncio.sleep(AFTER_S)
             ended.set()
+            await cancel([sampling])
             answers = [*await load, *target.burst]
-    return figures(answers, alone, received, began_s, ended_s)
+    found = figures(answers, alone, received, began_s, ended_s)
+    return replace(found, gateway_mb=(memory_mb[0], max(memory_mb), gateway_mb()))
+
+
+def gateway_mb() -> float:
+    """The memory of the gateways of this machine; 0 if there are none."""
+    return float(sum(process.memory_info().rss for process in processes_of("gateway"))) / MB
+
+
+async def sample_gateway(memory_mb: list[float]) -> None:
+    """Append the gateway's memory again and again until cancelled."""
+    while True:
+        await asyncio.sleep(SAMPLE_S)
+        with suppress(psutil.NoSuchProcess):
+            memory_mb.append(gateway_mb())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
@@ -56,6 +57,8 @@ class FaultFigures:
     added_s: float  # the longest latency since the fault above the longest before
     silence_s: float  # the longest time without an answer after the fault began
     recovery_s: float  # from the end of the fault to the end of the last repeated, failed or slow request
+    slowdown: float  # p95 of the latencies during the fault as a multiple of that before
+    gateway_mb: tuple[float, float, float] | None = None  # of the gateway: before the fault, at most, at the end
     errors: dict[str, int] = field(default_factory=dict)  # attempts by their error
 
 
@@ -66,13 +69,14 @@ def figures(
 
     Raises: ValueError if no request was answered before the fault.
     """
-    before = [answer.latency_s for answer in answers if answer.ended_s <= began_s]
+    before = [answer for answer in answers if answer.ended_s <= began_s]
     if not before:
         raise ValueError("no request was answered before the fault")
     since = [answer for answer in answers if answer.ended_s > began_s]
+    during = [answer for answer in since if answer.sent_s < ended_s]
     ends_s = [began_s, *sorted(answer.ended_s for answer in since)]
-    slow_s = SLOW * max(before)
-    late = [answer.ended_s for answer in answers if answer.errors or answer.latency_s > slow_s]
+    longest_s = max(answer.latency_s for answer in before)
+    late = [answer.ended_s for answer in answers if answer.errors or answer.latency_s > SLOW * longest_s]
     wrong = [answer for answer in answers if answer.text is not None and answer.text != alone[answer.prompt]]
     return FaultFigures(
         requests=len(answers),
@@ -82,11 +86,16 @@ def figures(
         duplicated=sum(is_duplicated(received[answer.request_id]) for answer in answers),
         wrong=len(wrong),
         marked=sum(any(outcome.unverified for outcome in received[answer.request_id]) for answer in wrong),
-        added_s=round(max((answer.latency_s for answer in since), default=0.0) - max(before), 1),
+        added_s=round(max((answer.latency_s for answer in since), default=0.0) - longest_s, 1),
         silence_s=round(max((later_s - earlier_s for earlier_s, later_s in pairwise(ends_s)), default=0.0), 1),
         recovery_s=round(max(0.0, max(late, default=ended_s) - ended_s), 1),
+        slowdown=round(_p95_s(during or since) / _p95_s(before), 2),
         errors=dict(Counter(error for answer in answers for error in answer.errors)),
     )
+
+
+def _p95_s(answers: Sequence[Answer]) -> float:
+    return float(np.quantile([answer.latency_s for answer in answers], 0.95))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from experiments.faults.actions import (
     terminate,
     truncate,
 )
+from experiments.faults.memory_attacks import many_uploads, unfinished_bodies, unread_downloads
 from experiments.faults.swarm import (
     NodeApply,
     Place,
@@ -133,6 +134,9 @@ FAULTS: list[Fault | NodeFault] = [
     Fault("500 more requests in 5 s", overload(120_000)),
     Fault("500 more requests in 5 s, policy fixed", overload(120_000), ClusterNeeds(options=("--policy", "fixed"))),
     Fault("500 more requests in 5 s with an SLO of 2 s, --shed", overload(2_000), ClusterNeeds(options=("--shed",))),
+    Fault("300 bodies of 4 MiB that never end", unfinished_bodies),
+    Fault("16 uploads of 63 MiB at once", many_uploads),
+    Fault("16 downloads of 63 MiB that nobody reads", unread_downloads),
     NodeFault("Swarm: a worker's node loses its power", lose_power, last_node),
     NodeFault("Swarm: a worker's node is cut off, and joins again", cut_off, last_node),
     NodeFault("Swarm: a worker's node is drained", drain, last_node),

@@ -12,11 +12,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- fault table: begin -->\n", "<!-- fault table: end -->"
 COLUMNS = (
     *("fault", "requests", "repeated", "failed", "lost", "duplicated", "wrong", "of these marked"),
-    *("added latency, s", "silence, s", "recovery, s"),
+    *("added latency, s", "silence, s", "recovery, s", "p95, times", "gateway, MB"),
 )
 
 
-class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
+class FaultRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One row, as `accounts.FaultFigures`."""
 
     fault: str
@@ -31,6 +31,8 @@ class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
     added_s: float | None = None  # None: not measured
     silence_s: float | None = None  # None: not measured
     recovery_s: float
+    slowdown: float | None = None  # None: not measured
+    gateway_mb: tuple[float, float, float] | None = None
     errors: dict[str, int]
     environment: str
 
@@ -66,4 +68,5 @@ def table() -> str:
 def _cells(row: FaultRow) -> tuple[object, ...]:
     counts = (row.requests, row.repeated, row.failed, row.lost, row.duplicated, row.wrong, row.marked)
     times = ("" if value is None else f"{value:.1f}" for value in (row.added_s, row.silence_s, row.recovery_s))
-    return row.fault, *counts, *times
+    slowdown = "" if row.slowdown is None else f"{row.slowdown:.2f}"
+    return row.fault, *counts, *times, slowdown, " / ".join(f"{mb:.0f}" for mb in row.gateway_mb or ())

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import resource
 import socket
@@ -16,6 +17,7 @@ import uvloop
 
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.app_context import AppContext
+from services.gateway.api.body_budget import BodyBudget
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+MMAP_THRESHOLD_OPTION, MMAP_THRESHOLD = -3, 32_768  # glibc's name for it, and bytes
 MAX_START_S = 10.0  # limit of the wait for readiness; then `/ready` states the reasons
 
 
@@ -56,6 +59,7 @@ def main() -> int:
 def prepare(settings: GatewaySettings) -> Service:
     """Listen and load the tokenizers. Raises: BadInput; DilaserveError if the address is not available."""
     raise_connection_limit()
+    return_freed_memory()
     # The results of these and of `open_api_keys` are not used: they report wrong settings before the start.
     server_tls(settings.tls_certificate, settings.tls_key)
     ServingTables.read(settings.service_tiers, settings.reasoning_efforts)
@@ -77,6 +81,13 @@ def raise_connection_limit() -> None:
     _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # another limit of the system is lower
         resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
+
+
+def return_freed_memory() -> None:
+    """Have glibc give each large block back to the system when it is freed. Otherwise it keeps most of the memory of a
+    load of large bodies for good."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD_OPTION, MMAP_THRESHOLD)
 
 
 def open_api_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
@@ -202,6 +213,7 @@ def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_key
         admission=AdmissionController(api_keys, cells, settings.max_active_requests, anonymous),
         files=FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key),
         batches=BatchStore(connection),
+        bodies=BodyBudget(settings.max_body_memory_bytes),
         tables=ServingTables.read(settings.service_tiers, settings.reasoning_efforts),
     )
 

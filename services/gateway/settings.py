@@ -8,6 +8,7 @@ from shared.settings import OptionalPort, Positive, Seconds, ServiceSettings
 
 HostName = Annotated[str, msgspec.Meta(pattern=r"^(\*|[A-Za-z0-9._-]+)$")]
 WebOrigin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s]+)$")]
+BodyMemory = Annotated[int, msgspec.Meta(ge=8 << 20)]  # two of the largest bodies
 TraceUrl = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s{}]*\{trace_id\}[^\s{}]*)?$")]
 
 
@@ -30,6 +31,7 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     reasoning_efforts: tuple[str, ...] = ()  # quality floor of each `reasoning_effort`: NAME=THRESHOLD
     max_files_per_key: Positive = 1000  # stored files of an API key, results of batches included
     max_file_bytes_per_key: Positive = 1 << 30  # bytes of the stored files of an API key, results of batches included
+    max_body_memory_bytes: BodyMemory = 128 << 20  # bytes of the bodies being read; beyond, the largest gets a 503
     access_log: bool = False  # log a line for each request to the REST API, with its path and status
     control_tokens_in_messages: bool = False  # read control tokens in messages and tools, which can then forge turns
     trace_url: TraceUrl = ""  # page of a trace, to which the console links: http://127.0.0.1:16686/trace/{trace_id}

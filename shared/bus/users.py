@@ -119,7 +119,7 @@ def _gateway(names: Subjects) -> Permissions:
             f"{API}.STREAM.NAMES",  # the object store searches for its stream
             *_describe(requests, outcomes, plans, batches, claims, conversations, all_batches, files),
             *_read(claims, conversations, all_batches, files, names.stream("CONFIG")),
-            *_read_raw(outcomes, plans),
+            *_read_raw(outcomes, plans, files),
             *_scan(outcomes, all_batches, files),
             f"{API}.STREAM.PURGE.{files}",
             *_consume(batches, str(batch_consumer().durable_name)),

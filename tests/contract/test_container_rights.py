@@ -46,6 +46,13 @@ def test_every_container_has_a_memory_limit(system: dict[str, Any]) -> None:
         assert service.get("mem_limit") if system["file"] == "docker-compose.yml" else stack, name
 
 
+def test_the_bodies_of_the_gateway_need_less_than_its_memory_limit(system: dict[str, Any]) -> None:
+    gateway = system["services"]["gateway"]
+    limit = gateway.get("mem_limit") or gateway["deploy"]["resources"]["limits"]["memory"]
+    assert _default(limit) == "2g"
+    assert int(_default(gateway["environment"]["DILASERVE_MAX_BODY_MEMORY_BYTES"])) < 1 << 30
+
+
 def test_workers_have_a_memory_limit(system: dict[str, Any]) -> None:
     environment = system["services"]["reconfigurator"]["environment"]
     assert int(_default(environment["DILASERVE_WORKER_MEMORY_BYTES"])) > 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
+from services.gateway.api.body_budget import BodyBudget
 from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.serving_fields import ServingTables
@@ -24,6 +25,7 @@ class AppContext:
     admission: AdmissionController
     files: FileStore
     batches: BatchStore
+    bodies: BodyBudget
     tables: ServingTables = field(default_factory=ServingTables)
     patterns: FormCompiler = field(default_factory=FormCompiler)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)

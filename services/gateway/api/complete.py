@@ -34,12 +34,13 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     start_s, created_s, key = time.perf_counter(), time.time(), key_of(http)
     try:
         context.admission.check_rate(key)
-        body = with_serving_fields(await read_body(http, kind), http.headers, context.tables)
-        model = context.cells_of(body.model)
-        planner = context.planner(model, key)
-        wanted = await body.wanted(planner)
-        plan = await planner.plan(wanted)
-        opened = await open_all(context, model, http, body, plan, start_s)
+        async with read_body(http, kind, context.bodies) as sent:
+            body = with_serving_fields(sent, http.headers, context.tables)
+            model = context.cells_of(body.model)
+            planner = context.planner(model, key)
+            wanted = await body.wanted(planner)
+            plan = await planner.plan(wanted)
+            opened = await open_all(context, model, http, body, plan, start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise

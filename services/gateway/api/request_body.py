@@ -2,13 +2,15 @@
 
 import asyncio
 from codecs import BOM_UTF8
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
+from services.gateway.api.body_budget import BodyBudget, HeldBody
 from services.gateway.errors import ApiError
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -18,13 +20,21 @@ MIN_BYTES_PER_S = 16_384  # slowest mean rate of a body after the first PART_TIM
 B = TypeVar("B", bound=BaseModel)
 
 
-async def read_body(request: Request, kind: type[B]) -> B:
-    """Raises: ApiError as `check_content_type` and `bounded`; pydantic's ValidationError if it is not a `kind`."""
+@asynccontextmanager
+async def read_body(request: Request, kind: type[B], budget: BodyBudget) -> AsyncIterator[B]:
+    """The body, whose bytes count in the budget until the block ends.
+
+    Raises: ApiError as `check_content_type`; errors of `bounded`; pydantic's ValidationError if it is not a `kind`.
+    """
     check_content_type(request, "application/json")
-    data = bytearray()
-    async for part in bounded(request, MAX_BODY_BYTES):
-        data += part
-    return kind.model_validate_json(bytes(data).removeprefix(BOM_UTF8))
+    with budget.body() as held:
+        parts = [part async for part in bounded(request, MAX_BODY_BYTES, held)]
+        held.end()
+        data = b"".join(parts).removeprefix(BOM_UTF8)
+        parts.clear()
+        body = kind.model_validate_json(data)
+        del data
+        yield body
 
 
 def check_content_type(request: Request, accepted: str) -> None:
@@ -35,11 +45,11 @@ def check_content_type(request: Request, accepted: str) -> None:
         raise ApiError(415, message, code="unsupported_content_type")
 
 
-async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
-    """The parts of the body.
+async def bounded(request: Request, max_bytes: int, held: HeldBody) -> AsyncGenerator[bytes]:
+    """The parts of the body, which count as held.
 
     Raises: ApiError 413 if it is too large, declared or not; 400 if it is incomplete; 408 after PART_TIMEOUT_S without
-    a part, or if it arrives more slowly than MIN_BYTES_PER_S.
+    a part, or if it arrives more slowly than MIN_BYTES_PER_S; RetryLater if the bodies need too much memory.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
@@ -49,7 +59,7 @@ async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
     while True:
         due_s = min(now_s(), start_s + size / MIN_BYTES_PER_S) + PART_TIMEOUT_S
         try:
-            async with asyncio.timeout_at(due_s):
+            async with held.waiting(due_s):
                 part = await anext(parts, None)
         except ClientDisconnect:
             raise ApiError(400, "the body is incomplete") from None
@@ -64,6 +74,7 @@ async def bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
         size += len(part)
         if size > max_bytes:
             raise too_large(max_bytes)
+        held.hold(len(part))
         yield part
 
 

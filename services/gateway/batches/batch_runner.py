@@ -5,12 +5,14 @@ Each line is a durable request with its own id, so a gateway that continues anot
 
 import asyncio
 import contextlib
+import itertools
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import structlog
 
 from services.gateway.api.app_context import AppContext
-from services.gateway.batches.batch_lines import Line, LineResult, read_lines, write_results
+from services.gateway.batches.batch_lines import Line, LineResult, read_lines
 from services.gateway.batches.line_server import LineServer
 from services.gateway.errors import ApiError
 from shared.messages.gateway import Batch, BatchError, BatchStatus
@@ -39,34 +41,45 @@ class BatchRunner:
                 await self._fail(batch_id, [BatchError(message=error.message, code=error.code or "failed")])
 
     async def _run(self, batch: Batch) -> None:
-        content = await self._context.files.content(batch.input_file_id, batch.owner)
-        lines, errors = await asyncio.to_thread(read_lines, content, batch.endpoint)
+        errors, total = list[BatchError](), 0
+        async for _ in await self._lines(batch, errors):
+            total += 1
         if errors:
             await self._fail(batch.batch_id, errors)
             return
-        started = {"status": BatchStatus.IN_PROGRESS, "total": len(lines), "began_s": self._now_s()}
+        started = {"status": BatchStatus.IN_PROGRESS, "total": total, "began_s": self._now_s()}
         batch = await self._context.batches.set(batch.batch_id, started, unless=BatchStatus.CANCELLING)
         if batch.ended:  # cancelled while its file was read
             return
-        results = await self._serve(batch, lines)
+        results = await self._serve(batch, await self._lines(batch, errors))
         await self._finish(batch, sorted(results, key=lambda result: result.number))
+
+    async def _lines(self, batch: Batch, errors: list[BatchError]) -> AsyncIterator[Line]:
+        """The lines of the batch's file, which is read in the background of those that are served. Appends the file's
+        errors to `errors`."""
+        _, chunks = await self._context.files.content(batch.input_file_id, batch.owner)
+        return read_lines(chunks, batch.endpoint, errors)
 
     async def _fail(self, batch_id: str, errors: list[BatchError]) -> None:
         await self._context.batches.set(
             batch_id, {"errors": errors, "status": BatchStatus.FAILED, "ended_s": self._now_s()}
         )
 
-    async def _serve(self, batch: Batch, lines: list[Line]) -> list[LineResult]:
+    async def _serve(self, batch: Batch, lines: AsyncIterator[Line]) -> list[LineResult]:
         """The results of all lines, or of those served before the batch was cancelled or expired."""
         server = LineServer(self._context, batch, self._invalid_line_lock)
         results: list[LineResult] = []
-        numbered = iter(enumerate(lines))
+        numbers, reading = itertools.count(), asyncio.Lock()
 
         async def serve_lines() -> None:
-            for number, line in numbered:
+            while True:
+                async with reading:
+                    number, line = next(numbers), await anext(lines, None)
+                if line is None:
+                    return
                 results.append(await server.serve(number, line))
 
-        workers = [asyncio.ensure_future(serve_lines()) for _ in range(min(MAX_IN_FLIGHT, len(lines)))]
+        workers = [asyncio.ensure_future(serve_lines()) for _ in range(min(MAX_IN_FLIGHT, batch.total))]
         try:
             pending = set(workers)
             while pending:
@@ -103,8 +116,8 @@ class BatchRunner:
 
     async def _write(self, batch: Batch, kind: str, results: list[LineResult]) -> str:
         """Returns: the file's id."""
-        content = await asyncio.to_thread(write_results, results)  # 50,000 would block the event loop
-        return (await self._context.files.add(content, f"{kind}.jsonl", "batch_output", batch.owner)).id
+        rows = (result.row for result in results)
+        return (await self._context.files.add(rows, f"{kind}.jsonl", "batch_output", batch.owner)).id
 
     def _now_s(self) -> int:
         return self._context.batches.now_s()

@@ -39,13 +39,14 @@ class LineServer:
         request_id = f"{self._batch.batch_id}-{number}"
         reply: Json | ApiError
         try:
-            reply = await retry(lambda: self._reply(line, request_id), wait_initial_s=RETRY_S)
+            async with self._context.bodies.room(len(bytes(line.body))):
+                reply = await retry(lambda: self._reply(line, request_id), wait_initial_s=RETRY_S)
         except Exception as error:
             log_internal_error(error, request_id)
             async with self._invalid_line_lock:
                 await asyncio.sleep(INVALID_LINE_PAUSE_S)
             reply = as_api_error(error)
-        return LineResult(number, line, request_id, reply)
+        return LineResult.of(number, line, request_id, reply)
 
     async def _reply(self, line: Line, request_id: str) -> Json:
         """Raises: any error of the line; ApiError if the request is not completed; RetryLater."""

@@ -1,30 +1,31 @@
 """Input and output files of batches, in the bus's object store. An object's description holds its owner."""
 
 import asyncio
-import io
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Literal
 
-from nats.js.api import ObjectInfo, ObjectMeta
+from nats.js.api import ObjectInfo
 from nats.js.errors import NotFoundError
 from nats.js.object_store import ObjectStore
 from pydantic import Field
 
 from services.gateway.bus_connection import BusConnection
 from services.gateway.errors import ApiError, not_found
+from services.gateway.stores.object_chunks import ObjectWriter, read_chunks
 from services.gateway.view_models import ResponseModel
 from shared.bus.codec import decode, encode
-from shared.bus.errors import bus_errors
+from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import FILE_AGE_S
 from shared.errors import BadInput
 from shared.messages.gateway import StoredFile
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-ACCESS_TIMEOUT_S = 30.0  # the chunks of a deleted file, or an unavailable bus, never arrive
+ACCESS_TIMEOUT_S = 30.0  # of an operation on the list of files
 
 
 class FileObject(ResponseModel):
@@ -45,49 +46,65 @@ class FileStore:
         self._connection = connection
         self._max_files = max_files  # of one owner
         self._max_bytes = max_bytes
-        self._uploading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by owner
+        self._uploads: dict[ObjectWriter, str] = {}  # those in progress, and their owners
+        self._finishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by owner
 
-    async def upload(self, content: bytes, filename: str, owner: str) -> FileObject:
-        """Store a client's file. Raises: ApiError as `add`; 413 if the owner's files would exceed a limit."""
-        async with self._uploading[owner]:  # so that concurrent uploads count each other
-            files = await self.owned_by(owner)
-            if len(files) >= self._max_files:
-                raise _no_room(f"this key has {len(files)} files; its maximum is {self._max_files}")
-            size = sum(file.bytes for file in files) + len(content)
-            if size > self._max_bytes:
-                raise _no_room(f"the files of this key would have {size} bytes; its maximum is {self._max_bytes}")
-            return await self.add(content, filename, "batch", owner)
+    @asynccontextmanager
+    async def uploading(self, owner: str) -> AsyncIterator["Upload"]:
+        """A client's file, which is stored as it arrives, and deleted if the block fails.
 
-    async def add(self, content: bytes, filename: str, purpose: str, owner: str) -> FileObject:
-        """Raises: ApiError 400 if the file is empty."""
-        if not content:
+        Raises: ApiError 413 if the owner's files have reached a limit.
+        """
+        stored = await self._check_room(owner)
+        async with self._writing() as file:
+            self._uploads[file] = owner
+            try:
+                yield Upload(self, file, owner, stored)
+            finally:
+                del self._uploads[file]
+
+    async def add(self, rows: Iterable[bytes], filename: str, purpose: str, owner: str) -> FileObject:
+        """Store a file of the gateway's own."""
+        async with self._writing() as file:
+            for row in rows:
+                await file.write(row)
+            return await _finish(file, filename, purpose, owner)
+
+    async def finish(self, file: ObjectWriter, filename: str, owner: str) -> FileObject:
+        """End an upload. Raises: ApiError 400 if the file is empty; 413 if the owner has no room for it."""
+        if not file.size:
             raise ApiError(400, "file must not be empty", param="file", code="invalid_value")
-        stored = StoredFile(owner=owner, filename=filename, purpose=purpose, created_s=int(time.time()))
-        file_id = f"file-{uuid.uuid4().hex}"
-        async with self._open(file_id) as store:
-            info = await store.put(file_id, content, ObjectMeta(description=encode(stored, json=True).decode()))
-        return _describe(info, stored)
+        async with self._finishing[owner]:  # so that concurrent uploads count each other
+            await self._check_room(owner, file.size)
+            return await _finish(file, filename, "batch", owner)
+
+    def check_uploads(self, owner: str, stored: int) -> None:
+        """Raises: ApiError 413 if the owner's uploads exceed the limit, with the bytes that were `stored` before."""
+        self._check_bytes(stored + sum(file.size for file, other in self._uploads.items() if other == owner))
 
     async def get(self, file_id: str, owner: str) -> FileObject:
         """Raises: ApiError 404 if the owner has no such file."""
-        async with self._open(file_id) as store:
-            info = await store.get_info(file_id)
-        stored = _read(info)
-        if stored is None or stored.owner != owner:
-            raise not_found("file", file_id, "file_id")
-        return _describe(info, stored)
+        return _describe(*await self._find(file_id, owner))
 
-    async def content(self, file_id: str, owner: str) -> bytes:
-        """Raises: ApiError 404 if the owner has no such file."""
-        await self.get(file_id, owner)
-        buffer = io.BytesIO()
-        async with self._open(file_id) as store:
-            await store.get(file_id, writeinto=buffer)
-        return buffer.getvalue()
+    async def content(self, file_id: str, owner: str) -> tuple[int, AsyncIterator[bytes]]:
+        """A file's size and content, of which each chunk is read when it is asked for, the first one at once.
+
+        Raises: ApiError 404 if the owner has no such file.
+        """
+        info, _ = await self._find(file_id, owner)
+        chunks = read_chunks(self._connection.bus, info)
+        first = await anext(chunks)
+
+        async def content() -> AsyncIterator[bytes]:
+            yield first
+            async for chunk in chunks:
+                yield chunk
+
+        return info.size or 0, content()
 
     async def delete(self, file_id: str, owner: str) -> None:
         """Raises: ApiError 404 if the owner has no such file."""
-        await self.get(file_id, owner)
+        await self._find(file_id, owner)
         async with self._open(file_id) as store:
             await store.delete(file_id)
 
@@ -101,6 +118,41 @@ class FileStore:
         owned = [_describe(info, stored) for info in infos if (stored := _read(info)) and stored.owner == owner]
         return sorted(owned, key=lambda file: (-file.created_at, file.id))
 
+    async def _check_room(self, owner: str, size: int = 0) -> int:
+        """Returns: the bytes of the owner's files. Raises: ApiError 413 if a file of `size` exceeds a limit."""
+        files = await self.owned_by(owner)
+        if len(files) >= self._max_files:
+            raise _no_room(f"this key has {len(files)} files; its maximum is {self._max_files}")
+        stored = sum(file.bytes for file in files)
+        self._check_bytes(stored + size)
+        return stored
+
+    def _check_bytes(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise _no_room(f"the files of this key would have {size} bytes; its maximum is {self._max_bytes}")
+
+    async def _find(self, file_id: str, owner: str) -> tuple[ObjectInfo, StoredFile]:
+        """Raises: ApiError 404 if the owner has no such file."""
+        async with self._open(file_id) as store:
+            info = await store.get_info(file_id)
+        stored = _read(info)
+        if stored is None or stored.owner != owner:
+            raise not_found("file", file_id, "file_id")
+        return info, stored
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[ObjectWriter]:
+        """A new file, which is deleted if the block fails."""
+        bus = self._connection.bus
+        file = ObjectWriter(bus, bus.subjects.files_store, f"file-{uuid.uuid4().hex}")
+        with bus_errors("store the file"):
+            try:
+                yield file
+            except BaseException:
+                with suppress(*BUS_ERRORS):
+                    await file.discard()
+                raise
+
     @asynccontextmanager
     async def _open(self, file_id: str) -> AsyncIterator[ObjectStore]:
         """The object store, for one operation on a file. Raises: ApiError 404 if the block does not find the file;
@@ -113,6 +165,31 @@ class FileStore:
                     yield store
                 except NotFoundError:
                     raise not_found("file", file_id, "file_id") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A client's file that arrives."""
+
+    _files: FileStore
+    _file: ObjectWriter
+    _owner: str
+    _stored: int  # bytes of the owner's files before
+
+    async def write(self, data: bytes) -> int:
+        """As `ObjectWriter.write`. Raises: ApiError 413 if the owner has no room for it."""
+        written = await self._file.write(data)
+        self._files.check_uploads(self._owner, self._stored)
+        return written
+
+    async def finish(self, filename: str) -> FileObject:
+        """As `FileStore.finish`."""
+        return await self._files.finish(self._file, filename, self._owner)
+
+
+async def _finish(file: ObjectWriter, filename: str, purpose: str, owner: str) -> FileObject:
+    stored = StoredFile(owner=owner, filename=filename, purpose=purpose, created_s=int(time.time()))
+    return _describe(await file.finish(encode(stored, json=True).decode()), stored)
 
 
 def _no_room(message: str) -> ApiError:

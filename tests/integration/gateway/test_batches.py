@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import threading
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +14,6 @@ from services.gateway.batches import line_server
 from services.gateway.batches.batch_lines import Line, read_lines
 from services.gateway.bus_connection import BusConnection
 from services.gateway.settings import GatewaySettings
-from services.gateway.stores import file_store
 from services.gateway.stores.batch_store import BatchStore
 from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
@@ -231,21 +230,20 @@ async def test_a_waiting_batch_is_cancelled_at_once(bus: Bus, settings: GatewayS
 async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
     bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading, go_on = threading.Event(), threading.Event()
+    reading, go_on = asyncio.Event(), asyncio.Event()
 
-    def read_slowly(content: bytes, endpoint: str) -> tuple[list[Line], list[BatchError]]:
+    async def read_slowly(chunks: AsyncIterator[bytes], endpoint: str, errors: list[BatchError]) -> AsyncIterator[Line]:
         reading.set()
-        go_on.wait(LIMIT_S)
-        return read_lines(content, endpoint)
+        await go_on.wait()
+        async for each in read_lines(chunks, endpoint, errors):
+            yield each
 
     monkeypatch.setattr("services.gateway.batches.batch_runner.read_lines", read_slowly)
     async with client(gateway) as api:
         batch = await submit(api, line(0))
-        try:
-            await reached(reading.is_set)
-            assert (await api.batches.cancel(batch.id)).status == "cancelled"
-        finally:
-            go_on.set()
+        await reached(reading.is_set)
+        assert (await api.batches.cancel(batch.id)).status == "cancelled"
+        go_on.set()
         await until(lambda: is_settled(bus))
     assert scheduler.requests == []
 
@@ -267,15 +265,12 @@ async def test_a_batch_leaves_room_for_interactive_requests(
         assert (await ended(api, batch.id)).status == "completed"
 
 
-async def test_a_file_deleted_while_it_is_read_delays_no_request(
-    bus: Bus, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_is_being_deleted_is_refused_at_once(bus: Bus, gateway: RunningGateway) -> None:
     async with client(gateway) as api:
         file = await api.files.create(file=("in.jsonl", b"{}"), purpose="batch")
         store = await bus.js.object_store(bus.subjects.files_store)
         chunks = f"$O.{bus.subjects.files_store}.C.{(await store.get_info(file.id)).nuid}"
         await bus.js.purge_stream(f"OBJ_{bus.subjects.files_store}", subject=chunks)  # as deleting begins
-        monkeypatch.setattr(file_store, "ACCESS_TIMEOUT_S", 0.2)
         with pytest.raises(openai.InternalServerError) as refusal:
             await api.files.content(file.id)
         assert refusal.value.status_code == 503

@@ -2,27 +2,40 @@
 
 import json
 import tracemalloc
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
-from services.gateway.batches.batch_lines import MAX_ERRORS, MAX_LINES, Line, LineResult, read_lines, write_results
+from services.gateway.batches.batch_lines import MAX_ERRORS, MAX_LINES, MAX_ROW_BYTES, Line, LineResult, read_lines
+from shared.messages.gateway import BatchError
 
 ENDPOINT = "/v1/completions"
+CHUNK = 65_536
+
+
+async def in_chunks(content: bytes, size: int = CHUNK) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), size):
+        yield content[start : start + size]
+
+
+async def read(content: bytes, chunk: int = CHUNK) -> tuple[list[Line], list[BatchError]]:
+    errors: list[BatchError] = []
+    return [line async for line in read_lines(in_chunks(content, chunk), ENDPOINT, errors)], errors
 
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 10_000 + b"]" * 10_000], ids=["cut", "deep"])
-def test_an_unreadable_line_is_reported_with_its_number(body: bytes) -> None:
+async def test_an_unreadable_line_is_reported_with_its_number(body: bytes) -> None:
     line = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": %s}'
-    lines, errors = read_lines(b"\n".join([line % b"{}", line % body]), ENDPOINT)
+    lines, errors = await read(b"\n".join([line % b"{}", line % body]))
     assert [(error.line, error.code) for error in errors] == [(2, "invalid_json_line")]
     assert len(lines) == 1
 
 
-def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
+async def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
     tracemalloc.start()
     try:
-        lines, errors = read_lines(b"x\n" * 1_000_000, ENDPOINT)
+        lines, errors = await read(b"x\n" * 1_000_000)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -31,28 +44,50 @@ def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_a_file_may_have_a_byte_order_mark_and_other_line_ends(end: bytes) -> None:
+async def test_a_file_may_have_a_byte_order_mark_and_other_line_ends(end: bytes) -> None:
     line = b'{"custom_id": "%s", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}}'
-    lines, errors = read_lines(b"\xef\xbb\xbf" + end.join([line % b"a", line % b"b", b""]), ENDPOINT)
+    lines, errors = await read(b"\xef\xbb\xbf" + end.join([line % b"a", line % b"b", b""]))
     assert ([each.custom_id for each in lines], errors) == (["a", "b"], [])
 
 
-def test_half_of_a_surrogate_pair_is_named() -> None:
+async def test_half_of_a_surrogate_pair_is_named() -> None:
     line = rb'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a \ud83d b"}}'
-    _, [error] = read_lines(line, ENDPOINT)
+    _, [error] = await read(line)
     assert error.message == r"\ud83d is half of a surrogate pair, such as a cut emoji"
 
 
-def test_too_many_lines_are_reported() -> None:
+async def test_too_many_lines_are_reported() -> None:
     line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {}}'
-    _, errors = read_lines(b"\n".join(line % number for number in range(MAX_LINES + 2)), ENDPOINT)
+    _, errors = await read(b"\n".join(line % number for number in range(MAX_LINES + 2)))
     assert [error.code for error in errors] == ["too_many"]
+
+
+@pytest.mark.parametrize("chunk", [3, 7, CHUNK])
+async def test_lines_are_the_same_in_chunks_of_any_size(chunk: int) -> None:
+    line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}}'
+    lines, errors = await read(b"\xef\xbb\xbf" + b"\r\n\n".join(line % number for number in range(5)), chunk)
+    assert ([each.custom_id for each in lines], errors) == (["0", "1", "2", "3", "4"], [])
+
+
+async def test_a_row_without_an_end_is_not_read_to_its_end() -> None:
+    errors: list[BatchError] = []
+    num_read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal num_read
+        while True:
+            num_read += CHUNK
+            yield b" " * CHUNK
+
+    assert [line async for line in read_lines(endless(), ENDPOINT, errors)] == []
+    assert num_read <= MAX_ROW_BYTES + CHUNK
+    assert [(error.line, error.code) for error in errors] == [(1, "body_too_large")]
 
 
 def test_a_row_of_the_output_is_one_line_for_every_reader() -> None:
     line = Line("a\u2028b", "POST", ENDPOINT, msgspec.Raw(b"{}"))
     texts = ["one\u2028two\x85three\x0b", "\udfff", "é"]
-    content = write_results(LineResult(at, line, "r", {"text": text}) for at, text in enumerate(texts))
+    content = b"".join(LineResult.of(at, line, "r", {"text": text}).row for at, text in enumerate(texts))
     rows = [json.loads(row) for row in content.decode().splitlines()]
     assert [row["response"]["body"]["text"] for row in rows] == texts
     assert {row["custom_id"] for row in rows} == {line.custom_id}

@@ -5,9 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from fastapi.responses import Response, StreamingResponse
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
@@ -15,9 +13,9 @@ from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject,
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.other_fields import header_of_ignored
 from services.gateway.api.paging import page_after
-from services.gateway.api.request_body import bounded, check_content_type, read_body
-from services.gateway.errors import ApiError
-from services.gateway.stores.file_store import MAX_FILE_BYTES, FileObject
+from services.gateway.api.request_body import check_content_type, read_body
+from services.gateway.api.upload_form import read_upload
+from services.gateway.stores.file_store import FileObject
 from services.gateway.view_models import Page
 from shared.api_keys import ApiKey
 from shared.messages.gateway import Batch
@@ -33,9 +31,12 @@ def file_routes(context: AppContext) -> APIRouter:
     async def add_file(http: Request, response: Response) -> FileObject:
         """Upload a file of requests, one per line. It is kept for 30 days."""
         context.admission.check_rate(key_of(http))
-        filename, content, ignored = await _read_upload(http)
-        response.headers.update(header_of_ignored(ignored))
-        return await context.files.upload(content, filename, key_of(http).key_id)
+        check_content_type(http, "multipart/form-data")
+        with context.bodies.body() as held:
+            async with context.files.uploading(key_of(http).key_id) as upload:
+                filename, ignored = await read_upload(http, held, upload)
+                response.headers.update(header_of_ignored(ignored))
+                return await upload.finish(filename)
 
     @router.get("")
     async def list_files(
@@ -65,8 +66,8 @@ def file_routes(context: AppContext) -> APIRouter:
     )
     async def get_content(http: Request, file_id: str) -> Response:
         """A file's content."""
-        content = await context.files.content(file_id, key_of(http).key_id)
-        return Response(content, media_type="application/octet-stream")
+        size, chunks = await context.files.content(file_id, key_of(http).key_id)
+        return StreamingResponse(chunks, media_type="application/octet-stream", headers={"Content-Length": str(size)})
 
     @router.delete("/{file_id}")
     async def delete_file(http: Request, file_id: str) -> DeletedFile:
@@ -84,9 +85,11 @@ def batch_routes(context: AppContext) -> APIRouter:
     async def add_batch(http: Request) -> BatchObject:
         """Serve every line of a file within a day, at low priority."""
         context.admission.check_rate(key_of(http))
-        owner, body = key_of(http).key_id, await read_body(http, BatchBody)
-        await context.files.get(body.input_file_id, owner)
-        return batch_object(await context.batches.create(owner, body.endpoint, body.input_file_id, body.metadata or {}))
+        owner = key_of(http).key_id
+        async with read_body(http, BatchBody, context.bodies) as body:
+            await context.files.get(body.input_file_id, owner)
+            batch = await context.batches.create(owner, body.endpoint, body.input_file_id, body.metadata or {})
+        return batch_object(batch)
 
     @router.get("")
     async def list_batches(http: Request, limit: Limit = 20, after: str | None = None) -> BatchList:
@@ -113,27 +116,6 @@ def batch_routes(context: AppContext) -> APIRouter:
 def _seen_by(key: ApiKey) -> str | None:
     """The owner whose batches the key may see; None: any."""
     return None if key.operator else key.key_id
-
-
-async def _read_upload(http: Request) -> tuple[str, bytes, list[str]]:
-    """Name and content of the form's file, and the form's other fields. Raises: ApiError naming the wrong field."""
-    check_content_type(http, "multipart/form-data")
-    try:
-        form = await MultiPartParser(http.headers, bounded(http, MAX_FILE_BYTES)).parse()
-    except (MultiPartException, KeyError) as error:
-        message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
-        raise ApiError(400, f"cannot read the form: {message}", code="invalid_type") from None
-    try:
-        file, purpose = form.get("file"), form.get("purpose")
-        if purpose != "batch":
-            raise ApiError(400, "purpose must be 'batch'", param="purpose", code="unsupported_value")
-        if not isinstance(file, UploadFile):
-            raise ApiError(400, "file is required", param="file", code="missing_required_parameter")
-        # a charset such as UTF-7 can decode to half of a surrogate pair, which cannot be stored
-        filename = (file.filename or "file").encode("utf-8", "replace").decode()
-        return filename, await file.read(), [name for name in form if name not in {"file", "purpose"}]
-    finally:
-        await form.close()
 
 
 def batch_object(batch: Batch) -> BatchObject:

@@ -29,10 +29,10 @@ def message_routes(context: AppContext) -> APIRouter:
     async def count_tokens(request: Request, response: Response) -> TokenCount:
         """The tokens of a conversation in the model's chat template."""
         context.admission.check_rate(key_of(request))
-        body = await read_body(request, CountTokensBody)
-        response.headers.update(ignored_header(body))
-        text = context.cells_of(body.model).text
-        chat = body.chat(body.tool_use(find_call_syntax(text.tool_template)))
-        return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
+        async with read_body(request, CountTokensBody, context.bodies) as body:
+            response.headers.update(ignored_header(body))
+            text = context.cells_of(body.model).text
+            chat = body.chat(body.tool_use(find_call_syntax(text.tool_template)))
+            return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
 
     return router

@@ -19,25 +19,25 @@ def token_routes(context: AppContext) -> APIRouter:
     async def tokenize(http: Request, response: Response) -> TokenList:
         """The tokens of a prompt, or of messages in the model's chat template."""
         context.admission.check_rate(key_of(http))
-        body = await read_body(http, TokenizeBody)
-        response.headers.update(ignored_header(body))
-        text = context.cells_of(body.model).text
-        prompt, field = body.given(find_call_syntax(text.tool_template))
-        ids = await encode_prompt(prompt, text, field)
+        async with read_body(http, TokenizeBody, context.bodies) as body:
+            response.headers.update(ignored_header(body))
+            text = context.cells_of(body.model).text
+            prompt, field = body.given(find_call_syntax(text.tool_template))
+            ids = await encode_prompt(prompt, text, field)
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 
     @router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))
     async def detokenize(http: Request, response: Response) -> DetokenizedText:
         """The text of tokens, by default without special tokens."""
         context.admission.check_rate(key_of(http))
-        body = await read_body(http, DetokenizeBody)
-        response.headers.update(ignored_header(body))
-        text = context.cells_of(body.model).text
+        async with read_body(http, DetokenizeBody, context.bodies) as body:
+            response.headers.update(ignored_header(body))
+            text = context.cells_of(body.model).text
 
-        def decode() -> str:
-            ids = text.check_ids(body.tokens, "tokens")
-            return text.decode(ids, with_special=body.skip_special_tokens is False)
+            def decode() -> str:
+                ids = text.check_ids(body.tokens, "tokens")
+                return text.decode(ids, with_special=body.skip_special_tokens is False)
 
-        return DetokenizedText(prompt=await unblocked(decode, len(body.tokens)))
+            return DetokenizedText(prompt=await unblocked(decode, len(body.tokens)))
 
     return router
