@@ -138,12 +138,6 @@ async def stored(cluster: Cluster, request_id: str) -> Outcome:
     return found[-1]
 
 
-async def test_an_outcome_has_the_key_of_its_request(shared: Cluster) -> None:
-    async with shared.instance():
-        outcome = await shared.outcome(Request(request_id=f"keyed-{next(numbers)}", prompt="hi", key="alice"))
-    assert (outcome.status, outcome.key) == (OutcomeStatus.COMPLETED, "alice")
-
-
 async def test_a_json_request_without_client_library_is_answered_in_json(
     shared: Cluster, nats_server: NatsServer
 ) -> None:
@@ -229,17 +223,6 @@ async def test_a_cancelled_request_ends_as_cancelled(shared: Cluster, payload: b
             except TimeoutError:
                 continue
     assert decode(msg.data, Outcome).status is OutcomeStatus.CANCELLED
-
-
-async def test_a_request_sent_twice_is_served_once(shared: Cluster) -> None:
-    request = Request(request_id="twice", prompt="x", output_tokens=32)
-    async with shared.instance():
-        await shared.outcome(request)
-        outcomes = await shared.bus.nc.subscribe(shared.bus.subjects.outcomes("twice"))
-        await shared.bus.store(shared.bus.subjects.requests, request)
-        await shared.outcome(Request(request_id="after-twice", prompt="x", output_tokens=32))
-        assert outcomes.pending_msgs == 0
-        await until(shared.all_acknowledged)
 
 
 async def test_the_scheduler_publishes_stats_and_outcomes_carry_step_decisions(cluster: Cluster) -> None:

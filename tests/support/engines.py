@@ -1,15 +1,58 @@
-"""Decodes golden cases on an engine and compares the result with the reference."""
+"""Engines of a random model, and golden cases that engines decode as the reference does."""
 
+from functools import cache
+
+import msgspec
 import pytest
 
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
-from services.worker.model.model_runner import ModelRunner
+from services.worker.model.model_runner import ModelRunner, Runner
+from services.worker.patterns.pattern_cache import PatternSource
+from shared.arrays import unpack_int64
+from shared.messages.steps import StepFailure, StepResults
 from tests.support.golden import GoldenCase
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.steps import Decode, decode_together, jobs_for, run_step
 
 CONFIDENCE_ATOL = 2e-4  # fp32, the bound published with the vectors
 MODES = {"none": CacheMode.NONE, "none-block": CacheMode.NONE, "prefix": CacheMode.PREFIX, "dual": CacheMode.DUAL}
+
+
+@cache
+def random_runner(cache_tokens: int = 1024) -> Runner:
+    """For tests that leave it as it is."""
+    return Runner(random_decoder(), cache_tokens)
+
+
+def engine_of(
+    mode: CacheMode = CacheMode.NONE,
+    *,
+    runner: Runner | None = None,
+    tokens: int = 4096,
+    requests: int = 64,
+    patterns: PatternSource | None = None,
+) -> Engine:
+    limits = EngineLimits(tokens=tokens, requests=requests)
+    return Engine(runner or random_runner(), mode, limits, "test-1", patterns=patterns)
+
+
+def tickets(results: StepResults | None) -> list[int]:
+    """In the order of the message."""
+    assert results is not None
+    ran: list[int] = unpack_int64(results.tickets).tolist()
+    return ran
+
+
+def failure_of(change: dict[str, object]) -> StepFailure:
+    """That of a request with an invalid state, beside which another one runs."""
+    good, bad = (Decode(ticket, [5, 6, 7, 8, 9], 32, 16, 0.9, MASK_ID) for ticket in (1, 2))
+    states = [good.state, msgspec.structs.replace(bad.state, **change)]
+    results = run_step(engine_of(), msgspec.structs.replace(jobs_for([good, bad]), states=states))
+    assert tickets(results) == [1]
+    [failure] = results.failures
+    assert failure.ticket == 2
+    return failure
 
 
 def decode_cases(cases: list[GoldenCase], runner: ModelRunner) -> list[Decode]:
@@ -21,11 +64,7 @@ def decode_cases(cases: list[GoldenCase], runner: ModelRunner) -> list[Decode]:
         Decode(i, case.prompt, len(case.output), case.block_length, case.threshold, mask_id, cached=cached)
         for i, case in enumerate(cases)
     ]
-    while left := [d for d in decodes if not d.done]:
-        engine.accept(jobs_for(left))
-        results = engine.iterate()
-        assert results is not None
-        read_results(results, left)
+    decode_together(engine, decodes)
     return decodes
 
 

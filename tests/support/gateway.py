@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import pytest_asyncio
 
 from services.gateway.__main__ import serve
 from services.gateway.listeners import listen
@@ -21,9 +22,13 @@ from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.gateway import Claim
 from shared.text import TextModel
+from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
 
 LIMIT_S = 10.0  # time limit of each wait
+REPLY_S = 60.0  # of each reply: some forms compile in a process of their own
+ONE_CELL = pytest.mark.asyncio(loop_scope="module")
+"""As `pytestmark` of a module: its tests share a cell, so they start it once and may change only its scheduler."""
 
 
 @dataclass
@@ -53,6 +58,11 @@ class RunningGateway:
         async with asyncio.timeout(2 * LIMIT_S):
             await self.done
 
+    async def value(self, metric: str) -> float:
+        """That of a metric with labels, 0 before its first change."""
+        lines = (await self.http.get("/metrics")).text.splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == metric), 0.0)
+
     async def metric(self, line: str) -> None:
         """Wait until `/metrics` has the line. Raises: TimeoutError after LIMIT_S."""
         async with asyncio.timeout(LIMIT_S):
@@ -75,7 +85,7 @@ async def running(
     stop = asyncio.Event()
     done = asyncio.create_task(serve(settings, texts, sockets, stop))
     verify = ssl.create_default_context(cafile=trusted) if trusted else True
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S, verify=verify) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=REPLY_S, verify=verify) as http:
         yield RunningGateway(url, http, stop, done)
     stop.set()
     async with asyncio.timeout(LIMIT_S):
@@ -92,6 +102,8 @@ def text_of(reply: httpx.Response, *, stream: bool) -> str:
 
 async def leave(gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, **request: Any) -> str:
     """Post a request, and disconnect once the scheduler has it. Returns: its id."""
+    counted = 'dilaserve_gateway_requests_total{outcome="left"}'
+    before = await gateway.value(counted)
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         sent = asyncio.create_task(client.post(path, **request))
         async with asyncio.timeout(LIMIT_S):
@@ -99,7 +111,7 @@ async def leave(gateway: RunningGateway, scheduler: AnsweringScheduler, path: st
         sent.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sent
-    await gateway.metric('dilaserve_gateway_requests_total{outcome="left"} 1.0')
+    await gateway.metric(f"{counted} {before + 1}")
     return request_id
 
 
@@ -121,31 +133,93 @@ def text(tiny_model_dir: Path) -> TextModel:
     return TextModel(tiny_model_dir, tiny_model_dir.name)
 
 
-@pytest.fixture
-def settings(bus: Bus, tiny_model_dir: Path) -> GatewaySettings:
+def settings_of(bus: Bus, model: Path) -> GatewaySettings:
     return GatewaySettings(
         nats_url=str(bus.nc.connected_url.geturl()) if bus.nc.connected_url else "",
         cell=bus.subjects.cell,
-        model=str(tiny_model_dir),
+        model=str(model),
         drain_timeout_s=LIMIT_S,
     )
 
 
 @pytest.fixture
-async def scheduler(bus: Bus, text: TextModel) -> AsyncIterator[AnsweringScheduler]:
+def settings(bus: Bus, tiny_model_dir: Path) -> GatewaySettings:
+    return settings_of(bus, tiny_model_dir)
+
+
+@pytest.fixture
+async def own_scheduler(bus: Bus, text: TextModel) -> AsyncIterator[AnsweringScheduler]:
     async with answering(AnsweringScheduler(bus, text)) as scheduler:
         yield scheduler
 
 
-@pytest.fixture
-async def lonely_gateway(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
-    """A gateway with a bus and no scheduler."""
+@contextlib.asynccontextmanager
+async def lonely(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
     async with running(settings, text) as gateway:
         await gateway.until("no scheduler leads; no instance is ready")
         yield gateway
 
 
 @pytest.fixture
-async def gateway(lonely_gateway: RunningGateway, scheduler: AnsweringScheduler) -> RunningGateway:
-    await lonely_gateway.until("ready")
-    return lonely_gateway
+async def own_lonely_gateway(settings: GatewaySettings, text: TextModel) -> AsyncIterator[RunningGateway]:
+    async with lonely(settings, text) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def own_gateway(own_lonely_gateway: RunningGateway, own_scheduler: AnsweringScheduler) -> RunningGateway:
+    await own_lonely_gateway.until("ready")
+    return own_lonely_gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_lonely_gateway(
+    nats_server: NatsServer, tiny_model_dir: Path, text: TextModel
+) -> AsyncIterator[RunningGateway]:
+    async with new_cell(nats_server) as bus, lonely(settings_of(bus, tiny_model_dir), text) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_cell(
+    nats_server: NatsServer, tiny_model_dir: Path, text: TextModel
+) -> AsyncIterator[tuple[AnsweringScheduler, RunningGateway]]:
+    async with (
+        new_cell(nats_server) as bus,
+        answering(AnsweringScheduler(bus, text)) as scheduler,
+        running(settings_of(bus, tiny_model_dir), text) as gateway,
+    ):
+        await gateway.until("ready")
+        yield scheduler, gateway
+
+
+def shares(request: pytest.FixtureRequest) -> bool:
+    """Whether the tests of this module share a cell: they run in one loop, by `pytestmark = ONE_CELL`."""
+    marker = request.node.get_closest_marker("asyncio")
+    return marker is not None and marker == ONE_CELL.mark
+
+
+@pytest.fixture
+def scheduler(request: pytest.FixtureRequest) -> AnsweringScheduler:
+    if not shares(request):
+        own: AnsweringScheduler = request.getfixturevalue("own_scheduler")
+        return own
+    shared: AnsweringScheduler = request.getfixturevalue("shared_cell")[0]
+    shared.reset()
+    return shared
+
+
+@pytest.fixture
+def gateway(request: pytest.FixtureRequest, scheduler: AnsweringScheduler) -> RunningGateway:
+    """A gateway that can serve."""
+    found: RunningGateway = (
+        request.getfixturevalue("shared_cell")[1] if shares(request) else request.getfixturevalue("own_gateway")
+    )
+    return found
+
+
+@pytest.fixture
+def lonely_gateway(request: pytest.FixtureRequest) -> RunningGateway:
+    """A gateway with a bus and no scheduler."""
+    found: RunningGateway = request.getfixturevalue(f"{'shared' if shares(request) else 'own'}_lonely_gateway")
+    return found

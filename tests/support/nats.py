@@ -1,13 +1,14 @@
 """A real NATS server for tests: its own process, a free port, a temporary store."""
 
 import asyncio
+import itertools
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ from tests.support.waiting import reached
 
 START_S = 20.0  # time limit for the server to listen
 NATS_SERVER = Path(sys.executable).parent / "nats-server"
+_numbers = itertools.count()
 
 
 class NatsServer:
@@ -110,3 +112,12 @@ async def fail_to_connect(url: str, cell: str, monkeypatch: pytest.MonkeyPatch, 
     connecting = asyncio.ensure_future(Bus.connect(url, cell, name="test"))
     await reached(lambda: len(errors) >= attempts)
     await cancel([connecting])
+
+
+@asynccontextmanager
+async def new_cell(server: NatsServer) -> AsyncIterator[Bus]:
+    """A bus connected to its own cell, with streams and buckets set up."""
+    connected = await Bus.connect(server.url, f"test{next(_numbers)}", name="test")
+    await connected.set_up()
+    yield connected
+    await connected.close()

@@ -97,6 +97,12 @@ class AnsweringScheduler:
     served: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)  # ids, before their outcome is stored
     cancelled: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
 
+    def reset(self) -> None:
+        """Forget all requests, and answer again as by default."""
+        if self.hold is not None:
+            self.hold.set()
+        vars(self).update(vars(AnsweringScheduler(self.bus, self.text)))
+
     async def run(self) -> None:
         """Answer until cancelled."""
         await self.bus.nc.subscribe(self.bus.subjects.cancel(">"), cb=self._receive_cancel)

@@ -1,5 +1,29 @@
 """The fixtures of the gateway's tests."""
 
-from tests.support.gateway import gateway, lonely_gateway, scheduler, settings, shared, text
+from tests.support.gateway import (
+    gateway,
+    lonely_gateway,
+    own_gateway,
+    own_lonely_gateway,
+    own_scheduler,
+    scheduler,
+    settings,
+    shared,
+    shared_cell,
+    shared_lonely_gateway,
+    text,
+)
 
-__all__ = ["gateway", "lonely_gateway", "scheduler", "settings", "shared", "text"]
+__all__ = [
+    "gateway",
+    "lonely_gateway",
+    "own_gateway",
+    "own_lonely_gateway",
+    "own_scheduler",
+    "scheduler",
+    "settings",
+    "shared",
+    "shared_cell",
+    "shared_lonely_gateway",
+    "text",
+]

@@ -9,8 +9,10 @@ import pytest
 
 from shared.arrays import unpack_int32
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 MODEL = "tiny-llada"
 QUESTION = {"role": "user", "content": "How many pears?"}

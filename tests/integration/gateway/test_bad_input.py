@@ -9,8 +9,10 @@ import openai
 import pytest
 
 from services.gateway.api.request_body import MAX_BODY_BYTES
-from tests.support.gateway import LIMIT_S, RunningGateway
+from tests.support.gateway import LIMIT_S, ONE_CELL, RunningGateway
 from tests.support.tiny_model import MAX_LENGTH
+
+pytestmark = ONE_CELL
 
 USER = {"role": "user", "content": "hi"}
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [USER]}

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 GUIDELLM = os.environ.get("GUIDELLM") or shutil.which("guidellm")
 # A question, and the prompt of one of Open WebUI's tasks, which ends with the conversation.

@@ -9,8 +9,10 @@ import openai
 import pytest
 
 from shared.messages.requests import OutcomeStatus
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 MODEL = "tiny-llada"
 ANSWER = "The answer is 29."

@@ -6,7 +6,9 @@ import pytest
 
 from experiments.fuzz.mutations import mutated_body
 from experiments.fuzz.routes import BODIES
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
+
+pytestmark = ONE_CELL
 
 INPUTS = 150
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.tiny_model import write_tiny_llada2
+
+pytestmark = ONE_CELL
 
 MODEL = "tiny-LLaDA2.1"
 ANSWER = "The answer is 29."

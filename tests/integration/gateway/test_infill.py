@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 BODY: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2="}
 CHAT = "/v1/chat/completions"

@@ -8,8 +8,10 @@ import openai
 import pytest
 
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler, confidences_of
+
+pytestmark = ONE_CELL
 
 ANSWER = "The answer is 29."
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}

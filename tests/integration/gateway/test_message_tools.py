@@ -6,8 +6,10 @@ from typing import Any
 from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 PATH = "/v1/messages"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

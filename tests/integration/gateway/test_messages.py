@@ -8,8 +8,12 @@ import pytest
 
 from shared.messages.requests import OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
+
+COMPLETED = 'dilaserve_gateway_requests_total{outcome="completed"}'
 
 MODEL = "tiny-llada"
 TURNS = [{"role": "user", "content": "How many pears?"}]
@@ -251,10 +255,11 @@ async def test_a_turn_without_blocks_is_an_empty_text(gateway: RunningGateway) -
 async def test_a_message_has_the_slo_metrics_and_outcome_of_a_completion(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
+    before = await gateway.value(COMPLETED)
     message = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
     [request] = scheduler.requests
     assert (request.slo_s, request.min_threshold, message["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
-    await gateway.metric('dilaserve_gateway_requests_total{outcome="completed"} 1.0')
+    await gateway.metric(f"{COMPLETED} {before + 1}")
     assert (await gateway.http.get(f"/v1/requests/{message['id']}")).json()["text"] == ANSWER
 
 

@@ -7,8 +7,10 @@ import openai
 from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 TOOLS: Any = [{"type": "function", "name": "add"}]
 BODY: dict[str, Any] = {"model": "tiny-llada", "input": "1+2?", "tools": TOOLS, "max_output_tokens": 96}

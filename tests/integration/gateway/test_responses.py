@@ -6,13 +6,18 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import pytest_asyncio
 from openai import APIStatusError, AsyncOpenAI
 from openai.types.responses import Response
 
 from shared.messages.requests import OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler, confidences_of
+
+pytestmark = ONE_CELL
+
+COMPLETED = 'dilaserve_gateway_requests_total{outcome="completed"}'
 
 MODEL, ANSWER = "tiny-llada", "The answer is 29."
 EVENTS = [
@@ -28,7 +33,7 @@ EVENTS = [
 ]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as client:
         yield client
@@ -189,10 +194,11 @@ async def test_a_limit_beyond_the_models_room_is_named_as_in_the_body(
 async def test_a_response_has_the_slo_metrics_and_outcome_of_a_completion(
     gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
+    before = await gateway.value(COMPLETED)
     reply = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
     [request] = scheduler.requests
     assert (request.slo_s, request.min_threshold, reply["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
-    await gateway.metric('dilaserve_gateway_requests_total{outcome="completed"} 1.0')
+    await gateway.metric(f"{COMPLETED} {before + 1}")
     stored = await gateway.http.get(f"/v1/requests/{reply['id']}")
     assert stored.json()["text"] == "The answer is 29."
 

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 ANSWER = "The answer is 29."
 PATH = "/v1/completions"

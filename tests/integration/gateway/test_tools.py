@@ -7,8 +7,10 @@ import openai
 from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 PATH = "/v1/chat/completions"
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "1+2?"}], "max_tokens": 96}

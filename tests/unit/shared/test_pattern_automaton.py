@@ -28,7 +28,7 @@ def accepts(automaton: PatternAutomaton, text: str) -> bool:
     return bool(automaton.accepting[state])
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.sampled_from(PATTERNS), texts)
 def test_a_text_is_accepted_if_and_only_if_the_whole_text_matches(pattern: str, text: str) -> None:
     assert accepts(compile_pattern(pattern), text) == bool(re.fullmatch(pattern, text))
@@ -59,7 +59,7 @@ def follow(first: set[int], transitions: dict[int, dict[int, int]]) -> set[int]:
 states = st.integers(0, 6)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     st.lists(st.dictionaries(st.integers(0, 3), states, max_size=3), min_size=7, max_size=7), st.sets(states), states
 )

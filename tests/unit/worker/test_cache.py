@@ -5,7 +5,6 @@ from random import Random
 
 import msgspec
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +12,14 @@ from hypothesis import strategies as st
 from services.worker.cache.kv_allocator import KvAllocator, Region
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.engine import Engine
 from services.worker.engine.kv_reservations import KvReservations
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
-from shared.arrays import pack_int64, unpack_int64
+from shared.arrays import pack_int64
 from shared.messages.steps import StepJobs, StepResults
+from tests.support.engines import engine_of, random_runner, tickets
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.small_device import SmallDevice
 from tests.support.steps import Decode, jobs_for, read_results
@@ -28,13 +28,8 @@ ROOM = 100  # tokens
 KV_SHAPE = (2 * random_decoder().config.num_kv_heads, random_decoder().config.head_dim)
 
 
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return Runner(random_decoder(), cache_tokens=ROOM)
-
-
-def engine_of(runner: Runner) -> Engine:
-    return Engine(runner, CacheMode.DUAL, EngineLimits(tokens=4096, requests=8), "test-1")
+def engine_with(runner: Runner | None = None) -> Engine:
+    return engine_of(CacheMode.DUAL, runner=runner or random_runner(ROOM), requests=8)
 
 
 def request(ticket: int, *, prompt: int = 8, output: int = 32) -> Decode:
@@ -47,48 +42,43 @@ def run(engine: Engine, jobs: StepJobs) -> StepResults | None:
     return engine.iterate()
 
 
-def tickets(results: StepResults | None) -> list[int]:
-    assert results is not None
-    return [int(ticket) for ticket in unpack_int64(results.tickets)]
-
-
-def test_a_request_waits_until_the_cache_has_room(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_a_request_waits_until_the_cache_has_room() -> None:
+    engine = engine_with()
     assert tickets(run(engine, jobs_for([request(1), request(2), request(3)]))) == [1, 2]
     assert engine.waiting
     assert engine.iterate() is None
     assert tickets(run(engine, StepJobs(epoch=1, drops=pack_int64([1])))) == [3]
 
 
-def test_a_smaller_request_does_not_overtake_a_waiting_one(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_a_smaller_request_does_not_overtake_a_waiting_one() -> None:
+    engine = engine_with()
     run(engine, jobs_for([request(1), request(2)]))
     assert run(engine, jobs_for([request(3), request(4, prompt=2, output=16)])) is None
     assert tickets(run(engine, StepJobs(epoch=1, drops=pack_int64([1])))) == [4, 3]
 
 
-def test_a_request_with_entries_continues_while_others_wait(runner: Runner) -> None:
-    engine, first = engine_of(runner), request(1)
+def test_a_request_with_entries_continues_while_others_wait() -> None:
+    engine, first = engine_with(), request(1)
     read_results(_some(run(engine, jobs_for([first, request(2), request(3)]))), [first, request(2)])
     assert tickets(run(engine, jobs_for([first]))) == [1]
 
 
-def test_a_request_larger_than_the_cache_fails_with_the_reason(runner: Runner) -> None:
-    results = run(engine_of(runner), jobs_for([request(1, prompt=70)]))
+def test_a_request_larger_than_the_cache_fails_with_the_reason() -> None:
+    results = run(engine_with(), jobs_for([request(1, prompt=70)]))
     assert results is not None
     assert results.failures[0].message == f"102 tokens; this instance's cache holds {ROOM}"
 
 
-def test_a_cache_step_of_an_uncached_block_recomputes(runner: Runner) -> None:
-    engine, decode = engine_of(runner), request(1)
+def test_a_cache_step_of_an_uncached_block_recomputes() -> None:
+    engine, decode = engine_with(), request(1)
     jobs = msgspec.structs.replace(jobs_for([decode]), kinds=np.int32(1).tobytes())
     results = run(engine, jobs)
     assert results is not None
     assert results.batch_tokens == 40
 
 
-def test_a_thousand_requests_with_cancellations_leak_no_entries(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_a_thousand_requests_with_cancellations_leak_no_entries() -> None:
+    engine = engine_with()
     rng = np.random.default_rng(0)
     running: dict[int, Decode] = {}
     waiting = [request(t, prompt=int(rng.integers(1, 9)), output=16) for t in range(1000)]
@@ -113,7 +103,7 @@ def test_a_thousand_requests_with_cancellations_leak_no_entries(runner: Runner) 
 
 def test_a_thousand_migrating_requests_leak_no_entries() -> None:
     room = 8 * (2 + 32)
-    here, there = (engine_of(Runner(random_decoder(), cache_tokens=room)) for _ in range(2))
+    here, there = (engine_with(Runner(random_decoder(), cache_tokens=room)) for _ in range(2))
     for first in range(0, 1000, 8):
         moving = [request(ticket, prompt=2) for ticket in range(first, first + 8)]
         for decode in moving:
@@ -128,15 +118,15 @@ def test_a_thousand_migrating_requests_leak_no_entries() -> None:
     assert [(e.free_cache_tokens, e.num_resident, e.waiting) for e in (here, there)] == [(room, 0, False)] * 2
 
 
-def test_a_new_scheduler_frees_the_cache(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_a_new_scheduler_frees_the_cache() -> None:
+    engine = engine_with()
     run(engine, jobs_for([request(1), request(2)], epoch=1))
     run(engine, StepJobs(epoch=2))
     assert engine.free_cache_tokens == ROOM
 
 
 def test_a_batch_that_exceeds_the_memory_is_split() -> None:
-    engine = engine_of(SmallDevice(random_decoder(), cache_tokens=ROOM))
+    engine = engine_with(SmallDevice(random_decoder(), cache_tokens=ROOM))
     assert tickets(run(engine, jobs_for([request(1), request(2)]))) == [1]
     assert tickets(engine.iterate()) == [2]
 
@@ -153,12 +143,12 @@ def test_a_failed_attempt_frees_its_memory_before_the_next_one() -> None:
             return super().run(batch)
 
     runner = Watched(random_decoder(), cache_tokens=ROOM)
-    assert tickets(run(engine_of(runner), jobs_for([request(1), request(2)]))) == [1]
+    assert tickets(run(engine_with(runner), jobs_for([request(1), request(2)]))) == [1]
     assert kept == [0, 0]
 
 
 def test_a_request_that_alone_exceeds_the_memory_fails() -> None:
-    results = run(engine_of(SmallDevice(random_decoder(), cache_tokens=ROOM)), jobs_for([request(1, prompt=30)]))
+    results = run(engine_with(SmallDevice(random_decoder(), cache_tokens=ROOM)), jobs_for([request(1, prompt=30)]))
     assert results is not None
     assert "62 tokens does not fit" in results.failures[0].message
 

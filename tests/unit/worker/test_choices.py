@@ -104,24 +104,3 @@ def test_a_label_of_two_blocks_takes_two_steps() -> None:
     assert mine.output[9] in (5, 6)
     assert set(mine.output[10:].tolist()) <= set(ENDS)
     assert probabilities[0].tolist() == pytest.approx([0.5, 0.5])  # equal within the first block
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pattern": "a"}, "without a pattern"),
-        ({"end_ids": b""}, "ends at end tokens"),
-        ({"choices": [b""]}, "choices must have tokens"),
-        ({"choices": [pack_int32([64])]}, "in 0..63"),
-        ({"choices": [b"abc"]}, "int32"),
-    ],
-)
-def test_labels_that_are_not_valid_are_refused(change: dict[str, object], message: str) -> None:
-    engine = Engine(Runner(random_decoder()), CacheMode.NONE, EngineLimits(1024, 8), "a-1")
-    jobs = jobs_for([Decode(0, PROMPT, BLOCK, BLOCK, 0.9, MASK_ID)])
-    engine.accept(replace(jobs, states=[replace(with_labels(state), **change) for state in jobs.states]))
-    results = engine.iterate()
-    assert results is not None
-    [failure] = results.failures
-    assert message in failure.message
-    assert failure.field == "choices"

@@ -6,24 +6,17 @@ import pytest
 import torch
 
 from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.model_runner import Runner
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32, unpack_int64
 from shared.errors import BadInput
-from shared.messages.steps import StepJobs, StepKind, StepResults
+from shared.messages.steps import StepJobs, StepKind
 from shared.pinned import FREE
+from tests.support.engines import engine_of, failure_of, tickets
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
 
-
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return Runner(random_decoder(), cache_tokens=1024)
-
-
-def engine_of(runner: Runner, *, mode: CacheMode = CacheMode.NONE, tokens: int = 4096, requests: int = 64) -> Engine:
-    return Engine(runner, mode, EngineLimits(tokens=tokens, requests=requests), "test-1")
+LABELS = {"choices": [pack_int32([5, 6]), pack_int32([9])], "end_ids": pack_int32([1, 2])}
 
 
 def request(ticket: int, *, prompt: int = 5, output: int = 32, block: int = 16, threshold: float = 0.6) -> Decode:
@@ -31,12 +24,8 @@ def request(ticket: int, *, prompt: int = 5, output: int = 32, block: int = 16, 
     return Decode(ticket, rng.integers(0, 50, prompt).tolist(), output, block, threshold, MASK_ID)
 
 
-def tickets(results: StepResults) -> list[int]:
-    return [int(ticket) for ticket in unpack_int64(results.tickets)]
-
-
-def test_requests_of_different_lengths_and_steps_run_in_one_batch(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_requests_of_different_lengths_and_steps_run_in_one_batch() -> None:
+    engine = engine_of()
     first, second = request(1, prompt=3, output=48), request(2, prompt=20, output=16)
     read_results(run_step(engine, jobs_for([first])), [first])
     results = run_step(engine, jobs_for([first, second]))
@@ -44,25 +33,28 @@ def test_requests_of_different_lengths_and_steps_run_in_one_batch(runner: Runner
     assert results.batch_tokens == 51 + 36
 
 
+HAS_BFLOAT16 = torch.cpu.get_capabilities().get("avx512_bf16")
+
+
 @pytest.mark.parametrize("mode", CacheMode)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_request_decodes_the_same_in_a_batch_as_alone(runner: Runner, mode: CacheMode, temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "temperature"),
+    [
+        (torch.float32, 0.0),
+        (torch.float32, 0.8),
+        pytest.param(
+            torch.bfloat16, 0.0, marks=pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU has no bfloat16")
+        ),
+    ],
+)
+def test_a_request_decodes_the_same_in_a_batch_as_alone(
+    mode: CacheMode, dtype: torch.dtype, temperature: float
+) -> None:
+    runner = Runner(random_decoder(dtype), cache_tokens=1024)
     together, alone = several(mode, temperature), several(mode, temperature)
-    decode_together(engine_of(runner, mode=mode), together)
+    decode_together(engine_of(mode, runner=runner), together)
     for decode in alone:
-        decode_together(engine_of(runner, mode=mode), [decode])
-    assert [d.trace for d in together] == [d.trace for d in alone]
-    assert [d.confidences for d in together] == [d.confidences for d in alone]  # the same bits
-
-
-@pytest.mark.skipif(not torch.cpu.get_capabilities().get("avx512_bf16"), reason="this CPU does not compute in bfloat16")
-@pytest.mark.parametrize("mode", CacheMode)
-def test_a_request_decodes_the_same_in_a_batch_in_bfloat16(mode: CacheMode) -> None:
-    runner = Runner(random_decoder(torch.bfloat16), cache_tokens=1024)
-    together, alone = several(mode, 0.0), several(mode, 0.0)
-    decode_together(engine_of(runner, mode=mode), together)
-    for decode in alone:
-        decode_together(engine_of(runner, mode=mode), [decode])
+        decode_together(engine_of(mode, runner=runner), [decode])
     assert [d.trace for d in together] == [d.trace for d in alone]
     assert [d.confidences for d in together] == [d.confidences for d in alone]  # the same bits
 
@@ -75,8 +67,8 @@ def several(mode: CacheMode, temperature: float) -> list[Decode]:
     return decodes
 
 
-def test_a_batch_keeps_the_limits_and_the_rest_keeps_its_order(runner: Runner) -> None:
-    engine = engine_of(runner, tokens=80, requests=3)
+def test_a_batch_keeps_the_limits_and_the_rest_keeps_its_order() -> None:
+    engine = engine_of(tokens=80, requests=3)
     decodes = [request(t, prompt=4, output=32) for t in range(4)]
     assert tickets(run_step(engine, jobs_for(decodes))) == [0, 1]
     assert engine.waiting
@@ -86,12 +78,12 @@ def test_a_batch_keeps_the_limits_and_the_rest_keeps_its_order(runner: Runner) -
     assert not engine.waiting
 
 
-def test_a_request_larger_than_a_batch_runs_alone(runner: Runner) -> None:
-    assert tickets(run_step(engine_of(runner, tokens=8), jobs_for([request(1)]))) == [1]
+def test_a_request_larger_than_a_batch_runs_alone() -> None:
+    assert tickets(run_step(engine_of(tokens=8), jobs_for([request(1)]))) == [1]
 
 
-def test_two_steps_of_one_request_run_in_two_iterations(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_two_steps_of_one_request_run_in_two_iterations() -> None:
+    engine = engine_of()
     decode = request(1, threshold=1.0)
     engine.accept(jobs_for([decode]))
     ahead = msgspec.structs.replace(jobs_for([decode]), steps=pack_int32([1]), states=[])
@@ -101,21 +93,21 @@ def test_two_steps_of_one_request_run_in_two_iterations(runner: Runner) -> None:
     assert [unpack_int32(r.steps).tolist() for r in (first, second)] == [[0], [1]]
 
 
-def test_a_step_that_ran_does_not_run_again(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_a_step_that_ran_does_not_run_again() -> None:
+    engine = engine_of()
     jobs = jobs_for([request(1)])
     run_step(engine, jobs)
     engine.accept(msgspec.structs.replace(jobs, states=[]))
     assert engine.iterate() is None
 
 
-def test_a_job_without_a_state_is_reported_missing(runner: Runner) -> None:
-    results = run_step(engine_of(runner), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
+def test_a_job_without_a_state_is_reported_missing() -> None:
+    results = run_step(engine_of(), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
     assert unpack_int64(results.missing).tolist() == [7]
 
 
-def test_a_drop_removes_the_request_and_its_jobs(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_a_drop_removes_the_request_and_its_jobs() -> None:
+    engine = engine_of()
     decode = request(1)
     engine.accept(jobs_for([decode]))
     engine.accept(StepJobs(epoch=1, drops=pack_int64([1])))
@@ -123,8 +115,8 @@ def test_a_drop_removes_the_request_and_its_jobs(runner: Runner) -> None:
     assert engine.num_resident == 0
 
 
-def test_older_tickets_are_dropped_except_those_with_a_new_state(runner: Runner) -> None:
-    engine, decodes = engine_of(runner), [request(t) for t in (1, 2, 3)]
+def test_older_tickets_are_dropped_except_those_with_a_new_state() -> None:
+    engine, decodes = engine_of(), [request(t) for t in (1, 2, 3)]
     run_step(engine, jobs_for(decodes))
     again = msgspec.structs.replace(jobs_for([request(2), request(9)]), forget_below=9)
     assert tickets(run_step(engine, again)) == [2, 9]
@@ -133,26 +125,26 @@ def test_older_tickets_are_dropped_except_those_with_a_new_state(runner: Runner)
     assert unpack_int64(results.missing).tolist() == [1]
 
 
-def test_a_state_replaces_an_older_one_of_the_same_ticket(runner: Runner) -> None:
-    here, there = engine_of(runner), engine_of(runner)
+def test_a_state_replaces_an_older_one_of_the_same_ticket() -> None:
+    here, there = engine_of(), engine_of()
     stayed, moved = request(1, threshold=1.0), request(1, threshold=1.0)
-    decode_together(engine_of(runner), [stayed])
+    decode_together(engine_of(), [stayed])
     for engine in (here, there, here):  # the drop on leaving `here` is lost
         read_results(run_step(engine, msgspec.structs.replace(jobs_for([moved]), states=[moved.state])), [moved])
     decode_together(here, [moved])
     assert (moved.trace, here.num_resident) == (stayed.trace, 1)
 
 
-def test_jobs_of_a_superseded_scheduler_are_rejected(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_jobs_of_a_superseded_scheduler_are_rejected() -> None:
+    engine = engine_of()
     run_step(engine, jobs_for([request(1)], epoch=3))
     engine.accept(jobs_for([request(2)], epoch=2))
     assert engine.iterate() is None
     assert engine.num_resident == 1
 
 
-def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_jobs_of_a_new_scheduler_drop_all_requests() -> None:
+    engine = engine_of()
     run_step(engine, jobs_for([request(1), request(2)], epoch=1))
     results = run_step(engine, jobs_for([request(1)], epoch=2))
     assert (results.epoch, tickets(results), engine.num_resident) == (2, [1], 1)
@@ -173,18 +165,26 @@ def test_jobs_of_a_new_scheduler_drop_all_requests(runner: Runner) -> None:
         ({"pinned": pack_int32([FREE, 7])}, "the output lacks a pinned token", "pinned"),
         ({"pinned": pack_int32([FREE] * 100)}, "the output lacks a pinned token", "pinned"),
         ({"pinned": pack_int32([FREE]), "edit_threshold": 0.5}, "change in an output with pinned", "edit_threshold"),
+        ({"top_logprobs": 21}, "top_logprobs must be in 0..20", "top_logprobs"),
+        ({"top_p": 1.1}, "top_p", "top_p"),
+        ({"top_p": float("nan")}, "top_p", "top_p"),
+        ({"top_k": 2**63}, "top_k", "top_k"),
+        ({"min_p": -0.1}, "min_p", "min_p"),
+        ({"presence_penalty": 2.5}, "presence_penalty", "presence_penalty"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty", "repetition_penalty"),
+        ({"logit_bias": {1: 101.0}}, "logit_bias", None),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias", "logit_bias"),
+        ({**LABELS, "pattern": "a"}, "without a pattern", "choices"),
+        ({**LABELS, "end_ids": b""}, "ends at end tokens", "choices"),
+        ({**LABELS, "choices": [b""]}, "choices must have tokens", "choices"),
+        ({**LABELS, "choices": [pack_int32([64])]}, "in 0..63", "choices"),
+        ({**LABELS, "choices": [b"abc"]}, "int32", "choices"),
     ],
 )
-def test_an_invalid_state_fails_only_its_request(
-    runner: Runner, change: dict[str, object], complaint: str, field: str | None
-) -> None:
-    good, bad = request(1), request(2)
-    jobs = jobs_for([good, bad])
-    broken = msgspec.structs.replace(bad.state, **change)
-    results = run_step(engine_of(runner), msgspec.structs.replace(jobs, states=[good.state, broken]))
-    assert tickets(results) == [1]
-    assert [(failure.ticket, failure.field) for failure in results.failures] == [(2, field)]  # of the request
-    assert complaint in results.failures[0].message
+def test_an_invalid_state_fails_only_its_request(change: dict[str, object], complaint: str, field: str | None) -> None:
+    failure = failure_of(change)
+    assert complaint in failure.message
+    assert failure.field == field  # of the request
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_an_invalid_state_fails_only_its_request(
         ({"blocks": pack_int32([-1])}, "0..1"),
     ],
 )
-def test_an_invalid_job_fails(runner: Runner, change: dict[str, bytes], complaint: str) -> None:
-    results = run_step(engine_of(runner), msgspec.structs.replace(jobs_for([request(1)]), **change))
+def test_an_invalid_job_fails(change: dict[str, bytes], complaint: str) -> None:
+    results = run_step(engine_of(), msgspec.structs.replace(jobs_for([request(1)]), **change))
     assert complaint in results.failures[0].message
 
 
-def test_a_step_sent_ahead_is_skipped_if_its_block_has_ended(runner: Runner) -> None:
-    engine, decode = engine_of(runner), request(1, threshold=1.0)  # one token per step
+def test_a_step_sent_ahead_is_skipped_if_its_block_has_ended() -> None:
+    engine, decode = engine_of(), request(1, threshold=1.0)  # one token per step
     message = jobs_for([decode])
     engine.accept(message)
     for ahead in range(1, 20):
@@ -219,8 +219,8 @@ def test_a_step_sent_ahead_is_skipped_if_its_block_has_ended(runner: Runner) -> 
 
 
 @pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
-def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(runner: Runner, mode: CacheMode) -> None:
-    engine, decode = engine_of(runner, mode=mode), request(1, threshold=0.0)  # one block per step
+def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(mode: CacheMode) -> None:
+    engine, decode = engine_of(mode), request(1, threshold=0.0)  # one block per step
     decode.cached = mode is not CacheMode.NONE
     read_results(run_step(engine, ahead_into_the_next_block(decode)), [decode])
     results = engine.iterate()
@@ -231,8 +231,8 @@ def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(runner: Run
     assert engine.iterate() is None
 
 
-def test_a_job_of_the_next_block_is_skipped_before_the_block_ends(runner: Runner) -> None:
-    engine, decode = engine_of(runner), request(1, threshold=1.0)  # one token per step
+def test_a_job_of_the_next_block_is_skipped_before_the_block_ends() -> None:
+    engine, decode = engine_of(), request(1, threshold=1.0)  # one token per step
     run_step(engine, ahead_into_the_next_block(decode))
     results = engine.iterate()
     assert results is not None
@@ -240,12 +240,12 @@ def test_a_job_of_the_next_block_is_skipped_before_the_block_ends(runner: Runner
     assert engine.iterate() is None
 
 
-def test_no_block_begins_after_the_one_in_which_the_text_ends(runner: Runner) -> None:
+def test_no_block_begins_after_the_one_in_which_the_text_ends() -> None:
     decode = request(1, threshold=0.0)
-    results = run_step(engine_of(runner), ahead_into_the_next_block(decode))
+    results = run_step(engine_of(), ahead_into_the_next_block(decode))
     [*_, written] = unpack_int32(results.tokens).tolist()
     for end_id, continues in ((written, False), (MASK_ID, True)):
-        engine, jobs = engine_of(runner), ahead_into_the_next_block(request(1, threshold=0.0))
+        engine, jobs = engine_of(), ahead_into_the_next_block(request(1, threshold=0.0))
         [state] = jobs.states
         state = msgspec.structs.replace(state, end_ids=pack_int32([end_id]))
         run_step(engine, msgspec.structs.replace(jobs, states=[state]))
@@ -265,13 +265,13 @@ def ahead_into_the_next_block(decode: Decode) -> StepJobs:
 
 
 @pytest.mark.parametrize("change", [{"steps": b""}, {"tickets": b"123"}, {"drops": b"1"}, {"thresholds": b"12345678"}])
-def test_columns_of_unequal_length_are_rejected(runner: Runner, change: dict[str, bytes]) -> None:
+def test_columns_of_unequal_length_are_rejected(change: dict[str, bytes]) -> None:
     with pytest.raises(BadInput, match="columns"):
-        engine_of(runner).accept(msgspec.structs.replace(jobs_for([request(1)]), **change))
+        engine_of().accept(msgspec.structs.replace(jobs_for([request(1)]), **change))
 
 
-def test_confidence_statistics_cover_unmasked_tokens_and_the_block(runner: Runner) -> None:
-    engine, decode = engine_of(runner), request(1, output=16, threshold=1.0)
+def test_confidence_statistics_cover_unmasked_tokens_and_the_block() -> None:
+    engine, decode = engine_of(), request(1, output=16, threshold=1.0)
     decode_together(engine, [decode])
     last = [c for step in decode.confidences for c in step]
     assert decode.stats[-1][0] == pytest.approx(min(last))

@@ -6,32 +6,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
-from services.worker.model.model_runner import Runner
+from services.worker.engine.engine import Engine
 from shared.arrays import pack_int32, pack_int64, unpack_int64
 from shared.errors import BadInput
-from shared.messages.steps import StepJobs, StepResults
-from tests.support.random_model import MASK_ID, random_decoder
+from shared.messages.steps import StepJobs
+from tests.support.engines import engine_of, tickets
+from tests.support.random_model import MASK_ID
 from tests.support.steps import Decode, jobs_for
-
-
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return Runner(random_decoder(), cache_tokens=0)
-
-
-def engine_of(runner: Runner, *, requests: int = 64) -> Engine:
-    return Engine(runner, CacheMode.NONE, EngineLimits(tokens=4096, requests=requests), "test-1")
 
 
 def request(ticket: int, *, threshold: float = 1.0) -> Decode:
     prompt = np.random.default_rng(ticket).integers(0, 50, 5).tolist()
     return Decode(ticket, prompt, 32, 16, threshold, MASK_ID)
-
-
-def tickets(results: StepResults) -> list[int]:
-    return sorted(unpack_int64(results.tickets).tolist())
 
 
 def numbered(decodes: Sequence[Decode], *batches: int, step: int = 0) -> StepJobs:
@@ -43,17 +29,17 @@ def numbered(decodes: Sequence[Decode], *batches: int, step: int = 0) -> StepJob
 
 def iterations(engine: Engine) -> list[list[int]]:
     """The tickets of each iteration until none is left."""
-    return [tickets(results) for results in iter(engine.iterate, None)]
+    return [sorted(tickets(results)) for results in iter(engine.iterate, None)]
 
 
-def test_jobs_of_a_later_iteration_wait(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_jobs_of_a_later_iteration_wait() -> None:
+    engine = engine_of()
     engine.accept(numbered([request(t) for t in range(4)], 2, 1, 2, 1))
     assert iterations(engine) == [[1, 3], [0, 2]]
 
 
-def test_jobs_that_come_late_for_their_iteration_run_in_the_next_one(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_jobs_that_come_late_for_their_iteration_run_in_the_next_one() -> None:
+    engine = engine_of()
     first, late = request(1), request(2)
     engine.accept(numbered([first], 1))
     assert iterations(engine) == [[1]]
@@ -63,9 +49,9 @@ def test_jobs_that_come_late_for_their_iteration_run_in_the_next_one(runner: Run
     assert iterations(engine) == [[1, 2], [1]]
 
 
-def test_an_iteration_without_a_job_that_can_run_is_passed_over(runner: Runner) -> None:
+def test_an_iteration_without_a_job_that_can_run_is_passed_over() -> None:
     """Its requests are dropped, unknown, or past this step."""
-    engine = engine_of(runner)
+    engine = engine_of()
     dropped, repeated, good = (request(t) for t in range(3))
     engine.accept(numbered([dropped, repeated], 1, 1))
     assert iterations(engine) == [[0, 1]]
@@ -79,9 +65,9 @@ def test_an_iteration_without_a_job_that_can_run_is_passed_over(runner: Runner) 
     assert not engine.waiting
 
 
-def test_an_obsolete_job_does_not_hold_up_the_next_iteration(runner: Runner) -> None:
+def test_an_obsolete_job_does_not_hold_up_the_next_iteration() -> None:
     """At threshold 0 the first step ends the block, so the step sent ahead has nothing to run."""
-    engine = engine_of(runner)
+    engine = engine_of()
     ends, goes_on = request(1, threshold=0.0), request(2)
     engine.accept(numbered([ends], 1))
     engine.accept(numbered([ends], 2, step=1))
@@ -89,8 +75,8 @@ def test_an_obsolete_job_does_not_hold_up_the_next_iteration(runner: Runner) -> 
     assert iterations(engine) == [[1], [2]]
 
 
-def test_jobs_without_a_number_run_in_any_iteration(runner: Runner) -> None:
-    engine = engine_of(runner)
+def test_jobs_without_a_number_run_in_any_iteration() -> None:
+    engine = engine_of()
     engine.accept(numbered([request(1)], 5))
     engine.accept(jobs_for([request(2)]))
     engine.accept(numbered([request(3)], 6))
@@ -99,23 +85,21 @@ def test_jobs_without_a_number_run_in_any_iteration(runner: Runner) -> None:
     assert iterations(engine) == [[4, 5]]
 
 
-def test_jobs_of_an_iteration_that_exceed_its_limits_go_first_in_the_next_one(runner: Runner) -> None:
-    engine = engine_of(runner, requests=2)
+def test_jobs_of_an_iteration_that_exceed_its_limits_go_first_in_the_next_one() -> None:
+    engine = engine_of(requests=2)
     engine.accept(numbered([request(t) for t in range(4)], 1, 1, 1, 2))
     assert iterations(engine) == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("change", [{"epoch": 2}, {"forget_below": 1}], ids=["fail-over", "registered again"])
-def test_iterations_are_counted_again_for_another_scheduler_or_registration(
-    runner: Runner, change: dict[str, int]
-) -> None:
-    engine = engine_of(runner)
+def test_iterations_are_counted_again_for_another_scheduler_or_registration(change: dict[str, int]) -> None:
+    engine = engine_of()
     engine.accept(numbered([request(1)], 9))
     assert iterations(engine) == [[1]]
     engine.accept(msgspec.structs.replace(numbered([request(2), request(3)], 1, 2), **change))
     assert iterations(engine) == [[2], [3]]
 
 
-def test_a_message_whose_iteration_numbers_do_not_fit_its_jobs_is_refused(runner: Runner) -> None:
+def test_a_message_whose_iteration_numbers_do_not_fit_its_jobs_is_refused() -> None:
     with pytest.raises(BadInput, match="do not fit together"):
-        engine_of(runner).accept(numbered([request(1)], 1, 2))
+        engine_of().accept(numbered([request(1)], 1, 2))

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.engine import Engine
 from services.worker.model.logit_changes import RequestChanges, change_logits
 from services.worker.model.model_runner import Runner
 from shared.arrays import Float64, pack_int32
 from shared.messages.requests import Sampling
-from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.engines import engine_of, random_runner
+from tests.support.random_model import MASK_ID
 from tests.support.steps import Decode, jobs_for, read_results
 
 PROMPT = [5, 6, 7, 6]
@@ -77,15 +77,6 @@ class RecordedLogits:
         return logits
 
 
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return Runner(random_decoder())
-
-
-def engine_of(runner: Runner) -> Engine:
-    return Engine(runner, CacheMode.NONE, EngineLimits(4096, 64), "test-1")
-
-
 def run_step(engine: Engine, decodes: list[Decode], fields: list[dict[str, Any]], *, again: bool = False) -> None:
     """`again`: with the states of requests that ran elsewhere."""
     jobs = jobs_for(decodes)
@@ -102,23 +93,22 @@ def decode_of(ticket: int, threshold: float, temperature: float = 0.0) -> Decode
     return Decode(ticket, PROMPT, 16, 8, threshold, MASK_ID, temperature, seed=3)
 
 
-def decode_all(
-    runner: Runner, fields: list[dict[str, Any]], *, temperature: float = 0.0, moves: bool = False
-) -> list[list[int]]:
+def decode_all(fields: list[dict[str, Any]], *, temperature: float = 0.0, moves: bool = False) -> list[list[int]]:
     """The outputs of requests that differ only in these fields. `moves`: another instance runs each step."""
-    decodes, engine = [decode_of(i, 0.3, temperature) for i in range(len(fields))], engine_of(runner)
+    decodes, engine = [decode_of(i, 0.3, temperature) for i in range(len(fields))], engine_of()
     while left := [each for each in decodes if not each.done]:
-        run_step(engine_of(runner) if moves else engine, left, fields, again=moves)
+        run_step(engine_of() if moves else engine, left, fields, again=moves)
     return [each.output.tolist() for each in decodes]
 
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_each_step_writes_the_token_of_a_plain_computation(
-    runner: Runner, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    runner = random_runner()
     recorded = RecordedLogits(runner)
     monkeypatch.setattr(runner.decoder, "logits", recorded)
-    decode, engine, sampling = decode_of(0, 1.0), engine_of(runner), Sampling(**fields)
+    decode, engine, sampling = decode_of(0, 1.0), engine_of(), Sampling(**fields)
     while not decode.done:
         masks = np.flatnonzero(decode.output[8 * decode.block : 8 * decode.block + 8] == MASK_ID) + 8 * decode.block
         written = [token for token in decode.output.tolist() if token not in (MASK_ID, runner.config.eos_token_id)]
@@ -134,40 +124,28 @@ def test_each_step_writes_the_token_of_a_plain_computation(
         assert decode.confidences[-1] == pytest.approx([confidence], rel=1e-4)
 
 
-def test_each_field_changes_the_text(runner: Runner) -> None:
-    first, *others = decode_all(runner, FIELDS)
+def test_each_field_changes_the_text() -> None:
+    first, *others = decode_all(FIELDS)
     assert all(other != first for other in others)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_text_is_the_same_alone_together_and_on_other_instances(runner: Runner, temperature: float) -> None:
-    alone = [decode_all(runner, [each], temperature=temperature)[0] for each in FIELDS]
-    assert decode_all(runner, FIELDS, temperature=temperature) == alone
-    assert decode_all(runner, FIELDS, temperature=temperature, moves=True) == alone
+def test_the_text_is_the_same_alone_together_and_on_other_instances(temperature: float) -> None:
+    alone = [decode_all([each], temperature=temperature)[0] for each in FIELDS]
+    assert decode_all(FIELDS, temperature=temperature) == alone
+    assert decode_all(FIELDS, temperature=temperature, moves=True) == alone
 
 
-def test_a_banned_token_is_not_written_and_a_wanted_one_is(runner: Runner) -> None:
-    [free] = decode_all(runner, [{}])
-    [without] = decode_all(runner, [{"logit_bias": dict.fromkeys(free, -100.0)}])
+def test_a_banned_token_is_not_written_and_a_wanted_one_is() -> None:
+    [free] = decode_all([{}])
+    [without] = decode_all([{"logit_bias": dict.fromkeys(free, -100.0)}])
     assert set(free).isdisjoint(without)
-    assert decode_all(runner, [{"logit_bias": {9: 100.0}}]) == [[9] * 16]
+    assert decode_all([{"logit_bias": {9: 100.0}}]) == [[9] * 16]
 
 
-def test_labels_are_chosen_without_penalties(runner: Runner) -> None:
+def test_labels_are_chosen_without_penalties() -> None:
     labels: dict[str, Any] = {"choices": [pack_int32([5, 6]), pack_int32([9])], "end_ids": pack_int32([1])}
     fields = [labels, labels | ALL | {"logit_bias": {9: 100.0}}]
     usual, changed = [decode_of(ticket, 0.9) for ticket in range(2)]
-    run_step(engine_of(runner), [usual, changed], fields)
+    run_step(engine_of(), [usual, changed], fields)
     assert changed.output.tolist() == usual.output.tolist()
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"presence_penalty": 2.5}, {"repetition_penalty": 0.0}, {"logit_bias": {1: 101.0}}, {"logit_bias": {-1: 1.0}}],
-)
-def test_a_value_out_of_range_fails_its_request(runner: Runner, wrong: dict[str, Any]) -> None:
-    jobs, engine = jobs_for([decode_of(0, 0.9)]), engine_of(runner)
-    engine.accept(msgspec.structs.replace(jobs, states=[msgspec.structs.replace(jobs.states[0], **wrong)]))
-    results = engine.iterate()
-    assert results is not None
-    assert next(iter(wrong)) in results.failures[0].message

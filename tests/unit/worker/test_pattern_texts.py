@@ -16,9 +16,8 @@ from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
 from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.engine import Engine
 from services.worker.engine.step_jobs import StepJob
-from services.worker.model.model_runner import Runner
 from services.worker.patterns import pattern_cache, state_sets
 from services.worker.patterns.pattern_cache import PatternCache, PatternCompiler, PatternSource
 from services.worker.patterns.state_sets import StateSets
@@ -26,7 +25,8 @@ from services.worker.patterns.token_automaton import TokenTable
 from shared.errors import BadInput, RetryLater
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepKind
 from shared.token_bytes import token_bytes
-from tests.support.random_model import MASK_ID, random_decoder
+from tests.support.engines import engine_of
+from tests.support.random_model import MASK_ID
 from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
 
 END, VOCABULARY, BLOCK = 1, 64, 16
@@ -79,13 +79,8 @@ class Constrained(Decode):
         return b"".join(TEXTS[token] for token in tokens[:end]).decode()
 
 
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return Runner(random_decoder(), cache_tokens=1024)
-
-
-def engine_of(runner: Runner, mode: CacheMode, patterns: PatternSource | None = None) -> Engine:
-    return Engine(runner, mode, EngineLimits(4096, 64), "test-1", patterns=patterns or Patterns())
+def engine_with(mode: CacheMode = CacheMode.NONE, patterns: PatternSource | None = None) -> Engine:
+    return engine_of(mode, patterns=patterns or Patterns())
 
 
 def several(mode: CacheMode, **fields: float) -> list[Decode]:
@@ -134,8 +129,8 @@ class BrokenPatterns(Patterns):
 
 
 @pytest.mark.parametrize("name", ["has_common", "mask"])  # while it is checked, and while a batch is packed
-def test_a_form_that_raises_an_error_fails_its_request_alone(runner: Runner, name: str) -> None:
-    engine = engine_of(runner, CacheMode.NONE, BrokenPatterns(name))
+def test_a_form_that_raises_an_error_fails_its_request_alone(name: str) -> None:
+    engine = engine_with(patterns=BrokenPatterns(name))
     good, bad = (Constrained(t, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, pattern=p) for t, p in enumerate((PATTERN, "a*")))
     engine.accept(jobs_for([good, bad]))
     results = engine.iterate()
@@ -148,40 +143,38 @@ def test_a_form_that_raises_an_error_fails_its_request_alone(runner: Runner, nam
     assert engine.num_faults == 1
 
 
-def test_a_text_matches_its_pattern_whatever_its_penalties_and_bias(runner: Runner) -> None:
+def test_a_text_matches_its_pattern_whatever_its_penalties_and_bias() -> None:
     forbidden = {token: 100.0 for token in range(len(TEXTS)) if TEXTS[token] == b""}
     for changes in ({"presence_penalty": 2.0, "repetition_penalty": 10.0}, {"logit_bias": forbidden}):
         decode = Constrained(0, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, changes=changes)
-        decode_together(engine_of(runner, CacheMode.NONE), [decode])
+        decode_together(engine_with(), [decode])
         assert re.fullmatch(PATTERN, decode.text)
 
 
 @pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL])
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_each_text_matches_its_pattern_alone_and_in_company(
-    runner: Runner, mode: CacheMode, temperature: float
-) -> None:
+def test_each_text_matches_its_pattern_alone_and_in_company(mode: CacheMode, temperature: float) -> None:
     together, alone = several(mode, temperature=temperature), several(mode, temperature=temperature)
-    decode_together(engine_of(runner, mode), together)
+    decode_together(engine_with(mode), together)
     for decode in alone:
-        decode_together(engine_of(runner, mode), [decode])
+        decode_together(engine_with(mode), [decode])
     for decode in together:
         if isinstance(decode, Constrained):
             assert re.fullmatch(PATTERN, decode.text), decode.text
     assert [decode.trace for decode in together] == [decode.trace for decode in alone]
 
 
-def test_a_text_that_is_cut_at_its_limit_matches(runner: Runner) -> None:
+def test_a_text_that_is_cut_at_its_limit_matches() -> None:
     decode = Constrained(1, [3, 4, 5], 32, BLOCK, 0.4, MASK_ID, pattern="(?:[a-z]{3} ){2,}x", text_tokens=20)
-    decode_together(engine_of(runner, CacheMode.NONE), [decode])
+    decode_together(engine_with(), [decode])
     assert re.fullmatch("(?:[a-z]{3} ){2,}x", decode.text)
 
 
-def test_a_text_continues_on_another_instance(runner: Runner) -> None:
+def test_a_text_continues_on_another_instance() -> None:
     stayed, moved = several(CacheMode.NONE)[0], several(CacheMode.NONE)[0]
-    decode_together(engine_of(runner, CacheMode.NONE), [stayed])
+    decode_together(engine_with(), [stayed])
     while not moved.done:
-        other = engine_of(runner, CacheMode.NONE)
+        other = engine_with()
         job = StepJob(moved.ticket, len(moved.trace), moved.block, moved.threshold, StepKind.RECOMPUTE)
         other.accept(StepJobs(epoch=1, states=[moved.state]), [job])
         results = other.iterate()
@@ -190,42 +183,41 @@ def test_a_text_continues_on_another_instance(runner: Runner) -> None:
     assert moved.trace == stayed.trace
 
 
-def test_texts_match_with_little_memory_for_their_sets(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_match_with_little_memory_for_their_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     together, again = several(CacheMode.NONE), several(CacheMode.NONE)
-    decode_together(engine_of(runner, CacheMode.NONE), together)
+    decode_together(engine_with(), together)
     monkeypatch.setattr(state_sets, "MAX_SETS", 3)
     monkeypatch.setattr(state_sets, "MAX_MASKS", 2)
-    decode_together(engine_of(runner, CacheMode.NONE), again)
+    decode_together(engine_with(), again)
     assert [decode.trace for decode in again] == [decode.trace for decode in together]
 
 
-def test_a_pattern_whose_shortest_text_is_too_long_fails_its_request(runner: Runner) -> None:
+def test_a_pattern_whose_shortest_text_is_too_long_fails_its_request() -> None:
     decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="c{17}")
-    [failure] = failures_of(engine_of(runner, CacheMode.NONE), decode)
+    [failure] = failures_of(engine_with(), decode)
     assert (failure.field, failure.message) == (
         "pattern",
         "no text of at most 16 tokens matches the pattern; the shortest has 17",
     )
 
 
-def test_an_invalid_pattern_fails_its_request(runner: Runner) -> None:
+def test_an_invalid_pattern_fails_its_request() -> None:
     decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="(a")
-    [failure] = failures_of(engine_of(runner, CacheMode.NONE), decode)
+    [failure] = failures_of(engine_with(), decode)
     assert failure.field == "pattern"
     assert "is not valid" in failure.message
 
 
-def test_an_instance_without_patterns_fails_requests_that_have_one(runner: Runner) -> None:
-    engine = Engine(runner, CacheMode.NONE, EngineLimits(4096, 64), "test-1")
-    [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID))
+def test_an_instance_without_patterns_fails_requests_that_have_one() -> None:
+    [failure] = failures_of(engine_of(), Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID))
     assert failure.message == "this instance serves no patterns"
 
 
-def test_an_error_while_a_form_is_built_fails_its_request_alone(runner: Runner) -> None:
+def test_an_error_while_a_form_is_built_fails_its_request_alone() -> None:
     def read_tokens() -> TokenTable:
         raise IndexError("an id without a token")
 
-    engine = engine_of(runner, CacheMode.NONE, PatternCompiler(read_tokens))
+    engine = engine_with(patterns=PatternCompiler(read_tokens))
     [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="a"))
     assert (failure.field, failure.message[:31]) == ("pattern", "the pattern cannot be compiled:")
 
@@ -236,9 +228,9 @@ def test_ids_without_a_token_have_no_bytes() -> None:
     assert token_bytes(tokenizer) == [b"a", *[b""] * 6, b"b"]
 
 
-def test_others_run_while_a_pattern_is_compiled(runner: Runner) -> None:
+def test_others_run_while_a_pattern_is_compiled() -> None:
     patterns = Patterns(is_open=False)
-    engine = engine_of(runner, CacheMode.NONE, patterns)
+    engine = engine_with(patterns=patterns)
     constrained, plain = several(CacheMode.NONE)[0], several(CacheMode.NONE)[4]
     engine.accept(jobs_for([constrained, plain]))
     results = engine.iterate()
@@ -257,7 +249,7 @@ def test_a_pattern_of_many_states_is_refused_by_its_number() -> None:
         PatternCompiler(lambda: TABLE).find("(a|b)*a(a|b){13}")
 
 
-def test_more_patterns_than_are_kept_are_compiled_once_each(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_patterns_than_are_kept_are_compiled_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pattern_cache, "MAX_PATTERNS", 2)
     decodes: list[Decode] = [
         Constrained(t, [3], 16, BLOCK, 0.4, MASK_ID, pattern=f"[a-c]{{{t + 1}}}") for t in range(4)
@@ -271,7 +263,7 @@ def test_more_patterns_than_are_kept_are_compiled_once_each(runner: Runner, monk
 
     with closing(PatternCache(Compiler(lambda: TABLE))) as patterns:
         patterns.on_ready = lambda: ready.put(None)
-        engine = engine_of(runner, CacheMode.NONE, patterns)
+        engine = engine_with(patterns=patterns)
         engine.accept(jobs_for(decodes))
         while not all(decode.trace for decode in decodes):
             assert len(compiled) <= len(decodes)
@@ -286,7 +278,7 @@ def test_more_patterns_than_are_kept_are_compiled_once_each(runner: Runner, monk
         assert compiled[len(decodes) :] == ["[a-c]{1}"]
 
 
-def test_a_pattern_that_lacked_memory_is_compiled_again(runner: Runner) -> None:
+def test_a_pattern_that_lacked_memory_is_compiled_again() -> None:
     shortages = [OSError("too many open files"), MemoryError()]
 
     def read_tokens() -> TokenTable:
@@ -299,6 +291,6 @@ def test_a_pattern_that_lacked_memory_is_compiled_again(runner: Runner) -> None:
             assert isinstance(patterns.find("a").exception(timeout=LIMIT_S), RetryLater)
         assert patterns.find("a").result(timeout=LIMIT_S) is patterns.find("a").result()
     shortages.append(MemoryError())
-    engine = engine_of(runner, CacheMode.NONE, PatternCompiler(read_tokens))
+    engine = engine_with(patterns=PatternCompiler(read_tokens))
     [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="a"))
     assert (failure.field, failure.message) == (None, "the pattern cannot be compiled now: MemoryError()")

@@ -82,7 +82,7 @@ def allowed_tokens(pattern: str, output: Int32, text_tokens: int, block: int) ->
     return [set(np.flatnonzero(row).tolist()) for row in rows]
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(patterns, st.integers(1, LENGTH), st.data())
 def test_a_token_is_allowed_if_and_only_if_some_completion_has_it(
     pattern: str, text_tokens: int, data: st.DataObject
@@ -101,7 +101,7 @@ def test_a_token_is_allowed_if_and_only_if_some_completion_has_it(
     assert allowed_tokens(pattern, output, text_tokens, block) == wanted
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(patterns, st.data())
 def test_tokens_chosen_in_any_order_end_in_a_text_that_matches(pattern: str, data: st.DataObject) -> None:
     try:
@@ -144,7 +144,6 @@ def test_tokens_that_lead_alike_are_one_class() -> None:
     assert c == FORBIDDEN
 
 
-@settings(max_examples=50)
 @given(patterns)
 def test_the_tokens_left_are_those_of_the_shortest_way_to_an_end(pattern: str) -> None:
     automaton = sets_of(pattern).automaton
@@ -174,7 +173,7 @@ def test_a_pattern_with_too_many_kinds_of_tokens_is_refused(monkeypatch: pytest.
         tokenize(pattern, TABLE)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.sampled_from([8, 24, 64]))
 def test_counts_matter_only_near_their_bound(seed: int, length: int) -> None:
     """A step mostly uses the sets without counts, and no bound is ever broken."""

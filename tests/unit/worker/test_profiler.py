@@ -17,6 +17,7 @@ from services.worker.profile.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import MIXED, LatencyProfile, write_profile
+from tests.support.engines import random_runner
 from tests.support.random_model import LLADA, random_decoder
 from tests.support.small_device import SmallDevice
 
@@ -124,46 +125,31 @@ def test_batch_sizes_double_up_to_the_maximum() -> None:
 
 
 def test_a_measured_profile_is_stored_for_the_next_start(tmp_path: Path) -> None:
-    runner = Runner(random_decoder())
+    runner = random_runner(0)
     first = stored_profile(CHOICE, runner, tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
     assert stored_profile(CHOICE, runner, tmp_path).to_csv() == first.to_csv()
 
 
-def test_a_profile_of_another_gpu_type_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = Runner(random_decoder())
-    for name in ("H100", "A100", "H100"):
-        monkeypatch.setattr(services.worker.profile.stored_profile, "device_name", lambda _, name=name: name)
-        stored_profile(CHOICE, runner, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_profile_of_another_torch_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = Runner(random_decoder())
-    stored_profile(CHOICE, runner, tmp_path)
-    monkeypatch.setattr(torch, "__version__", "0.0")
-    stored_profile(CHOICE, runner, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_profile_of_another_cuda_driver_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = Runner(random_decoder())
-    version, profiles = tmp_path / "version", tmp_path / "profiles"
-    monkeypatch.setattr(services.worker.profile.stored_profile, "DRIVER_VERSION", version)
-    for number in ("570", "580"):
-        version.write_text(f"NVRM version: {number}\nGCC version\n")
-        stored_profile(CHOICE, runner, profiles)
-    assert len(list(profiles.iterdir())) == 2
-
-
-def test_a_profile_of_other_worker_code_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = Runner(random_decoder())
-    code, profiles = tmp_path / "code", tmp_path / "profiles"
+@pytest.mark.parametrize("changed", ["gpu", "torch", "cuda driver", "code"])
+def test_a_profile_measured_otherwise_is_not_used(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, driver, profiles = tmp_path / "code", tmp_path / "driver", tmp_path / "profiles"
     code.mkdir()
     monkeypatch.setattr(services.worker.profile.stored_profile, "CODE", code)
-    for text in ("first = 1\n", "second = 2\n"):
-        (code / "kernel.py").write_text(text)
-        stored_profile(CHOICE, runner, profiles)
+    monkeypatch.setattr(services.worker.profile.stored_profile, "DRIVER_VERSION", driver)
+    for text in ("first", "second", "first"):
+        match changed:
+            case "gpu":
+                monkeypatch.setattr(services.worker.profile.stored_profile, "device_name", lambda _, name=text: name)
+            case "torch":
+                monkeypatch.setattr(torch, "__version__", text)
+            case "cuda driver":
+                driver.write_text(f"NVRM version: {text}\nGCC version\n")
+            case "code":
+                (code / "kernel.py").write_text(f"version = '{text}'\n")
+        stored_profile(CHOICE, random_runner(0), profiles)
     assert len(list(profiles.iterdir())) == 2
 
 

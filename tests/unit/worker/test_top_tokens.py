@@ -1,20 +1,17 @@
 """The most probable tokens beside each chosen one."""
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
-from services.worker.model.model_runner import Runner
 from services.worker.model.sampling import Vocabulary
 from services.worker.model.top_logits import combine_top, top_logits
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import StepTopTokens
-from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, decode_together, jobs_for
+from tests.support.engines import engine_of
+from tests.support.random_model import MASK_ID
+from tests.support.steps import Decode, decode_together
 
 VOCAB, ROWS, K = 12, 5, 4
 MASK = 7
@@ -48,10 +45,11 @@ def test_a_vocabulary_that_is_too_small_is_padded_with_probability_zero() -> Non
 
 def decode(wanted: list[int], temperature: float = 0.0) -> tuple[list[Decode], list[list[StepTopTokens]]]:
     """Decode a request for each number of wanted tokens. Returns: the requests, and the results of each."""
-    engine = Engine(Runner(random_decoder()), CacheMode.NONE, EngineLimits(1024, 8), "a-1")
     decodes = [Decode(i, [1, 2, i, 4], 16, 8, 0.9, MASK_ID, temperature, seed=i) for i in range(len(wanted))]
     found: list[list[StepTopTokens]] = [[] for _ in wanted]
-    for results in decode_together(engine, decodes, {i: {"top_logprobs": count} for i, count in enumerate(wanted)}):
+    for results in decode_together(
+        engine_of(), decodes, {i: {"top_logprobs": count} for i, count in enumerate(wanted)}
+    ):
         for each in results.top_tokens:
             found[each.ticket].append(each)
         assert [each.ticket for each in results.top_tokens] == [
@@ -78,14 +76,3 @@ def test_they_change_no_text(temperature: float) -> None:
     plain, _ = decode([0, 0, 0], temperature)
     wanted, _ = decode([4, 0, 20], temperature)
     assert [each.trace for each in wanted] == [each.trace for each in plain]
-
-
-def test_a_number_out_of_range_fails_its_request() -> None:
-    engine = Engine(Runner(random_decoder()), CacheMode.NONE, EngineLimits(1024, 8), "a-1")
-    jobs = jobs_for([Decode(0, [1, 2], 8, 8, 0.9, MASK_ID)])
-    engine.accept(
-        msgspec.structs.replace(jobs, states=[msgspec.structs.replace(s, top_logprobs=21) for s in jobs.states])
-    )
-    results = engine.iterate()
-    assert results is not None
-    assert "top_logprobs must be in 0..20" in results.failures[0].message

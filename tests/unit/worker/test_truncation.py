@@ -1,21 +1,16 @@
 """Truncated sampling: top_p, top_k and min_p."""
 
-import msgspec
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
-from services.worker.model.model_runner import Runner
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 from services.worker.model.truncation import Truncation, lowest_logits
-from shared.messages.steps import RequestState
-from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.engines import engine_of
+from tests.support.random_model import MASK_ID
+from tests.support.steps import Decode, decode_together
 
 VOCAB = 12
 MASK = VOCAB - 1
@@ -106,48 +101,26 @@ def test_the_confidence_is_taken_over_all_tokens() -> None:
     torch.testing.assert_close(confidences, wanted)
 
 
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return Runner(random_decoder())
-
-
-def decode_all(runner: Runner, temperature: float, limits: list[dict[str, float]]) -> list[list[int]]:
+def decode_all(temperature: float, limits: list[dict[str, float]]) -> list[list[int]]:
     """The outputs of requests that differ only in these fields, decoded in one batch."""
     decodes = [Decode(i, [5, 6, 7], 16, 16, 0.9, MASK_ID, temperature, seed=3) for i in range(len(limits))]
-    engine = Engine(runner, CacheMode.NONE, EngineLimits(4096, 64), "test-1")
-    while left := [each for each in decodes if not each.done]:
-        jobs = jobs_for(left)
-        states: list[RequestState] = [msgspec.structs.replace(s, **limits[s.ticket]) for s in jobs.states]
-        engine.accept(msgspec.structs.replace(jobs, states=states))
-        results = engine.iterate()
-        assert results is not None
-        read_results(results, left)
-    return [np.asarray(each.output).tolist() for each in decodes]
+    decode_together(engine_of(), decodes, dict(enumerate(limits)))
+    return [each.output.tolist() for each in decodes]
 
 
 @pytest.mark.parametrize("limit", [{"top_k": 1}, {"top_p": 0.0}, {"min_p": 1.0}])
-def test_a_draw_from_one_token_is_the_greedy_one(runner: Runner, limit: dict[str, float]) -> None:
-    [greedy] = decode_all(runner, 0.0, [{}])
-    truncated, free = decode_all(runner, 1.0, [limit, {}])
+def test_a_draw_from_one_token_is_the_greedy_one(limit: dict[str, float]) -> None:
+    [greedy] = decode_all(0.0, [{}])
+    truncated, free = decode_all(1.0, [limit, {}])
     assert truncated == greedy
     assert free != greedy
 
 
-def test_the_limits_of_a_request_do_not_change_others(runner: Runner) -> None:
+def test_the_limits_of_a_request_do_not_change_others() -> None:
     limits: list[dict[str, float]] = [{"top_k": 4}, {}, {"top_p": 0.5, "min_p": 0.1}]
-    assert decode_all(runner, 1.0, limits) == [decode_all(runner, 1.0, [each])[0] for each in limits]
+    assert decode_all(1.0, limits) == [decode_all(1.0, [each])[0] for each in limits]
 
 
-def test_the_limits_have_no_effect_at_temperature_zero(runner: Runner) -> None:
-    plain, limited = decode_all(runner, 0.0, [{}, {"top_p": 0.2, "top_k": 2, "min_p": 0.3}])
+def test_the_limits_have_no_effect_at_temperature_zero() -> None:
+    plain, limited = decode_all(0.0, [{}, {"top_p": 0.2, "top_k": 2, "min_p": 0.3}])
     assert limited == plain
-
-
-@pytest.mark.parametrize("limit", [{"top_p": 1.1}, {"min_p": -0.1}, {"top_p": float("nan")}, {"top_k": 2**63}])
-def test_a_limit_out_of_range_fails_its_request(runner: Runner, limit: dict[str, float]) -> None:
-    jobs = jobs_for([Decode(1, [5], 16, 16, 0.9, MASK_ID)])
-    engine = Engine(runner, CacheMode.NONE, EngineLimits(4096, 64), "test-1")
-    engine.accept(msgspec.structs.replace(jobs, states=[msgspec.structs.replace(jobs.states[0], **limit)]))
-    results = engine.iterate()
-    assert results is not None
-    assert next(iter(limit)) in results.failures[0].message
