@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ USER = {"role": "user", "content": "hi"}
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [USER]}
 JSON_START = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "hi"}
+RESPONSE: dict[str, Any] = {"model": "tiny-llada", "input": "hi"}
 
 
 async def refused(gateway: RunningGateway, path: str, *, status: int = 400, **sent: Any) -> dict[str, Any]:
@@ -25,7 +27,7 @@ async def refused(gateway: RunningGateway, path: str, *, status: int = 400, **se
     headers = {"Content-Type": "application/json"} if "content" in sent else {}
     reply = await gateway.http.post(path, **{"headers": headers} | sent)
     assert reply.status_code == status, reply.text
-    assert set(reply.json()) == {"error"}
+    assert set(reply.json()) == ({"error", "type"} if path.startswith("/v1/messages") else {"error"})
     error: dict[str, Any] = reply.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
@@ -125,6 +127,9 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"audio": {"voice": "alloy"}}, "audio"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"model": 3}, "model"),
+    ({"template": "<mask:2>", "logprobs": True}, "logprobs"),
+    ({"template": "<mask:2>", "max_completion_tokens": 1}, "max_completion_tokens"),
+    ({"suffix": "x"}, "suffix"),
 ]
 
 INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
@@ -155,21 +160,97 @@ INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"echo": True, "logprobs": 0}, "logprobs"),
     ({"logprobs": 21}, "logprobs"),
     ({"logprobs": True}, "logprobs"),
+    ({"template": "<mask:2>", "suffix": "x"}, "suffix"),
+    ({"template": "<mask:2>", "logprobs": 1}, "logprobs"),
+    ({"template": "<mask:2>", "max_tokens": 0, "echo": True}, "max_tokens"),
+    ({"suffix": "x", "logprobs": 0, "guided_choice": ["a"]}, "guided_choice"),
+    ({"template": ["<mask:2>"]}, "template"),
+    ({"suffix": 3}, "suffix"),
 ]
 
+INVALID_INFILLS: list[tuple[dict[str, Any], str]] = [
+    ({"template": "<mask:2>"}, "template"),
+    ({"prompt": ["a", "b"]}, "prompt"),
+    ({"prompt": ""}, "prompt"),
+]
 
-async def test_each_field_of_a_chat_is_checked_and_named(lonely_gateway: RunningGateway) -> None:
-    for fault, param in INVALID_CHATS:
-        error = await refused(lonely_gateway, "/v1/chat/completions", content=json.dumps(CHAT | fault))
-        assert (error["param"], error["message"] != "") == (param, True), fault
-        if param is not None:
-            assert param.partition("[")[0] in error["message"], fault
+INVALID_RESPONSES: list[tuple[dict[str, Any], str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [{"name": "a"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+    ({"tools": [{"type": "function", "name": "a", "strict": True, "parameters": {"not": {}}}]},
+     "tools[0].parameters"),
+    ({"tool_choice": "some"}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+    ({"background": True}, "background"),
+    ({"include": ["unknown"]}, "include[0]"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
+    ({"max_tokens": 5}, "max_tokens"),
+    ({"stop": ["x"]}, "stop"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"input": []}, "input"),
+    ({"input": " "}, "input"),
+    ({"input": "x" * 5000}, "input"),
+    ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+    ({"input": [{"content": "a"}]}, "input[0].role"),
+    ({"input": [{"type": "function_call_output", "output": "b"}]}, "input[0].call_id"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"template": "<mask:2>"}, "template"),
+]  # fmt: skip
+
+INVALID_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": None}, "max_tokens"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "user", "content": " "}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
+    ({"messages": [{"role": "tool", "content": "x"}, USER]}, "messages[0].role"),
+    ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+    ({"messages": [USER, {"role": "assistant", "content": "The"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content"),
+    ({"system": [{"type": "image"}]}, "system"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
+     "messages[0].content"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
+     "tool_choice"),
+    ({"tools": [{"name": "weather"}]}, "tools[0].input_schema"),
+    ({"tools": [{"name": "weather", "input_schema": {"not": {}}, "strict": True}]}, "tools[0].input_schema"),
+    ({"tool_choice": {"type": "any"}}, "tool_choice"),
+    ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema"),
+    ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
+    ({"stop": ["x"]}, "stop"),
+    ({"n": 2}, "n"),
+    ({"top_p": 2}, "top_p"),
+    ({"service_tier": "unknown"}, "service_tier"),
+    ({"template": "<mask:2>"}, "template"),
+]  # fmt: skip
+
+APIS: dict[str, tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = {
+    "chat/completions": (CHAT, INVALID_CHATS),
+    "completions": (PLAIN, INVALID_COMPLETIONS),
+    "fim/completions": (PLAIN, INVALID_INFILLS),
+    "responses": (RESPONSE, INVALID_RESPONSES),
+    "messages": (CHAT | {"max_tokens": 32}, INVALID_MESSAGES),
+}
 
 
-async def test_each_field_of_a_plain_completion_is_checked_and_named(lonely_gateway: RunningGateway) -> None:
-    for fault, param in INVALID_COMPLETIONS:
-        error = await refused(lonely_gateway, "/v1/completions", content=json.dumps(PLAIN | fault))
+@pytest.mark.parametrize("api", APIS)
+async def test_each_field_is_checked_and_named(lonely_gateway: RunningGateway, api: str) -> None:
+    valid, faults = APIS[api]
+    for fault, param in faults:
+        error = await refused(lonely_gateway, f"/v1/{api}", content=json.dumps(valid | fault))
         assert error["param"] == param, fault
+        assert re.split(r"[.\[]", param)[0] in error["message"], fault
 
 
 async def test_a_missing_field_is_named(lonely_gateway: RunningGateway) -> None:

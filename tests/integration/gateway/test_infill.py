@@ -124,32 +124,3 @@ async def test_fim_without_a_suffix_continues_its_prompt(
 ) -> None:
     await post(gateway, "/v1/fim/completions")
     assert scheduler.requests[-1].pinned == b""
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "param"),
-    [
-        ("/v1/completions", {"template": "<mask:2>", "suffix": "x"}, "suffix"),
-        ("/v1/completions", {"template": "<mask:2>", "logprobs": 1}, "logprobs"),
-        ("/v1/completions", {"template": "<mask:2>", "max_tokens": 0, "echo": True}, "max_tokens"),
-        ("/v1/completions", {"suffix": "x", "logprobs": 0, "guided_choice": ["a"]}, "guided_choice"),
-        ("/v1/completions", {"template": ["<mask:2>"]}, "template"),
-        ("/v1/completions", {"suffix": 3}, "suffix"),
-        ("/v1/fim/completions", {"template": "<mask:2>"}, "template"),
-        ("/v1/fim/completions", {"prompt": ["a", "b"]}, "prompt"),
-        ("/v1/fim/completions", {"prompt": ""}, "prompt"),
-        (CHAT, {**MESSAGES, "template": "<mask:2>", "logprobs": True}, "logprobs"),
-        (CHAT, {**MESSAGES, "template": "<mask:2>", "max_completion_tokens": 1}, "max_completion_tokens"),
-        ("/v1/responses", {"input": "a", "template": "<mask:2>"}, "template"),
-        ("/v1/messages", {**MESSAGES, "max_tokens": 9, "template": "<mask:2>"}, "template"),
-        (CHAT, {**MESSAGES, "suffix": "x"}, "suffix"),
-    ],
-)
-async def test_fields_that_do_not_go_together_are_refused_by_name(
-    gateway: RunningGateway, path: str, fields: dict[str, Any], param: str
-) -> None:
-    prompt = {} if path in ("/v1/responses", "/v1/messages") else BODY
-    reply = await gateway.http.post(path, json={"model": "tiny-llada", **prompt, **fields})
-    assert reply.status_code == 400
-    assert param in reply.json()["error"]["message"]
-    assert reply.json()["error"].get("param", param) == param

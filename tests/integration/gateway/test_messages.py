@@ -142,48 +142,6 @@ async def test_a_failed_stream_ends_with_anthropics_error_event(
     assert (last["type"], last["error"]["type"], last["error"]["code"]) == ("error", "api_error", "failed")
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"max_tokens": None}, "max_tokens"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": " "}]}, "messages"),
-        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}, *TURNS]}, "messages[0].role"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
-        ({"messages": [*TURNS, {"role": "assistant", "content": "The"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content"),
-        ({"system": [{"type": "image"}]}, "system"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
-         "messages[0].content"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
-         "tool_choice"),
-        ({"tools": [{"name": "weather"}]}, "tools[0].input_schema"),
-        ({"tools": [{"name": "weather", "input_schema": {"not": {}}, "strict": True}]}, "tools[0].input_schema"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema"),
-        ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
-        ({"stop": ["x"]}, "stop"),
-        ({"n": 2}, "n"),
-        ({"top_p": 2}, "top_p"),
-        ({"service_tier": "unknown"}, "service_tier"),
-    ],
-)  # fmt: skip
-async def test_invalid_and_unsupported_fields_are_refused_by_name(
-    gateway: RunningGateway, fields: dict[str, Any], param: str
-) -> None:
-    refused = await post(gateway, **fields)
-    error = refused.json()["error"]
-    assert (refused.status_code, refused.json()["type"]) == (400, "error")
-    assert (error["type"], error["param"]) == ("invalid_request_error", param)
-    assert param.partition(".")[0] in error["message"]
-
-
 async def test_the_refusal_of_a_block_names_its_type(gateway: RunningGateway) -> None:
     refused = await post(gateway, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
     assert "not of the type 'image'" in refused.json()["error"]["message"]

@@ -138,45 +138,6 @@ async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, schedule
     assert "failed" in events[-1].response.error.message
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [{"name": "a"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
-        ({"tools": [{"type": "function", "name": "a", "strict": True, "parameters": {"not": {}}}]},
-         "tools[0].parameters"),
-        ({"tool_choice": "some"}, "tool_choice"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
-        ({"background": True}, "background"),
-        ({"include": ["unknown"]}, "include[0]"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
-        ({"max_tokens": 5}, "max_tokens"),
-        ({"stop": ["x"]}, "stop"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"input": []}, "input"),
-        ({"input": " "}, "input"),
-        ({"input": "x" * 5000}, "input"),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
-        ({"input": [{"content": "a"}]}, "input[0].role"),
-        ({"input": [{"type": "function_call_output", "output": "b"}]}, "input[0].call_id"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-    ],
-)  # fmt: skip
-async def test_fields_and_values_without_support_are_refused_by_name(
-    gateway: RunningGateway, fields: dict[str, Any], param: str
-) -> None:
-    refused = await post(gateway, **fields)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
-    assert param in refused.json()["error"]["message"]
-
-
 async def test_an_earlier_response_is_refused_with_the_alternative(client: AsyncOpenAI) -> None:
     with pytest.raises(APIStatusError, match="send the earlier messages in input") as refusal:
         await client.responses.create(model=MODEL, input="And then?", previous_response_id="resp_1")
