@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,7 +33,6 @@ from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStat
 from shared.service import run_service
 from tests.builders import serving_stats
 from tests.support.postgres import PostgresServer
-from tests.support.stack import new_data_dir
 from tests.support.waiting import until
 
 WAIT_S = 20.0
@@ -79,31 +77,6 @@ def rejected(number: int) -> Outcome:
         arrival_s=1_800_000_000.0,
         error=OutcomeError(message="prompt must not be empty", field="prompt"),
     )
-
-
-@pytest.fixture(scope="module")
-def postgres_dir() -> Iterator[Path]:
-    with new_data_dir() as data_dir:
-        yield data_dir / "postgres"
-
-
-@pytest.fixture
-async def postgres(postgres_dir: Path) -> AsyncIterator[PostgresServer]:
-    server = PostgresServer(postgres_dir)
-    await server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def database(postgres: PostgresServer) -> AsyncIterator[AsyncEngine]:
-    """An engine for an empty database."""
-    engine = open_database(postgres.url)
-    async with engine.begin() as connection:
-        await connection.execute(text("DROP SCHEMA public CASCADE"))
-        await connection.execute(text("CREATE SCHEMA public"))
-    yield engine
-    await engine.dispose()
 
 
 @asynccontextmanager
@@ -289,16 +262,16 @@ async def test_a_plan_is_one_row_with_its_last_state(bus: Bus, database: AsyncEn
 
 
 async def test_each_message_is_one_row_despite_a_postgres_restart(
-    bus: Bus, database: AsyncEngine, postgres: PostgresServer
+    bus: Bus, database: AsyncEngine, postgres_server: PostgresServer
 ) -> None:
     async with monitoring(bus, database):
         await store(bus, *(rejected(number) for number in range(100)))
         await all_settled(bus)
-        postgres.stop()
+        postgres_server.stop()
         await store(bus, *(rejected(number) for number in range(50, 200)))
         await bus.store(bus.subjects.arrivals, ARRIVED)
         await bus.store(bus.subjects.plans(PLANNED.plan_id), PLANNED)
-        await postgres.start()
+        await postgres_server.start()
         await all_settled(bus)
     assert await count_rows(database) == 201
     async with database.connect() as connection:

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from dilaserve.stack.postgres import socket_directory
 from shared.database.schema import database_answers, open_database, upgrade
 from shared.errors import BadInput
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.postgres import PostgresServer
-from tests.support.stack import new_data_dir
 
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")  # of Postgres's protocol, before TLS
 
@@ -80,20 +79,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return make_certificate(tmp_path_factory.mktemp("tls") / "server")
 
 
-@pytest.fixture
-async def server_socket() -> AsyncIterator[Path]:
-    """The socket of a running Postgres."""
-    with new_data_dir() as data_dir:
-        server = PostgresServer(data_dir / "postgres")
-        await server.start()
-        yield socket_directory(data_dir / "postgres") / ".s.PGSQL.5432"
-        server.stop()
-
-
 async def test_the_servers_certificate_is_checked_as_the_url_requires(
-    server_socket: Path, certificate: Certificate, tmp_path: Path
+    postgres_server: PostgresServer, certificate: Certificate, tmp_path: Path
 ) -> None:
-    front, trusted = TlsFront(server_socket, certificate), certificate.certificate
+    front, trusted = TlsFront(postgres_server.socket, certificate), certificate.certificate
     other = make_certificate(tmp_path / "other").certificate
 
     async def answers(host: str, mode: str, authority: Path | None = None) -> bool:
@@ -110,21 +99,25 @@ async def test_the_servers_certificate_is_checked_as_the_url_requires(
         assert not await answers("localhost", "verify-full"), "not an authority of the system"
 
 
-async def test_the_tables_are_created_over_tls(server_socket: Path, certificate: Certificate) -> None:
-    front = TlsFront(server_socket, certificate)
+async def test_the_tables_are_created_over_tls(
+    postgres_server: PostgresServer, database: AsyncEngine, certificate: Certificate
+) -> None:
+    front = TlsFront(postgres_server.socket, certificate)
     async with front.listening():
         url = f"postgresql://postgres@localhost:{front.port}/postgres?sslmode=verify-full"
-        database = open_database(f"{url}&sslrootcert={certificate.certificate}")
-        await upgrade(database)
+        over_tls = open_database(f"{url}&sslrootcert={certificate.certificate}")
+        await upgrade(over_tls)
         async with database.connect() as connection:
             assert (await connection.execute(text("SELECT count(*) FROM requests"))).scalar_one() == 0
-        await database.dispose()
+        await over_tls.dispose()
     assert front.encrypted
 
 
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
-async def test_a_server_without_tls_is_refused(mode: str, server_socket: Path, certificate: Certificate) -> None:
-    front = TlsFront(server_socket, None)
+async def test_a_server_without_tls_is_refused(
+    mode: str, postgres_server: PostgresServer, certificate: Certificate
+) -> None:
+    front = TlsFront(postgres_server.socket, None)
     root = f"&sslrootcert={certificate.certificate}" if mode != "require" else ""
     async with front.listening():
         url = f"postgresql://postgres@localhost:{front.port}/postgres"

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -12,30 +12,17 @@ from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
+from dilaserve.stack import probes
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from shared.database.profile_store import load_profile, save_profile
-from shared.database.schema import ProfileRow, open_database, upgrade
+from shared.database.schema import ProfileRow, open_database
 from shared.messages.steps import StepKind
 from shared.profile import MIXED, LatencyProfile, MeasuredLatency
 from tests.builders import instance, model_card
 from tests.support.postgres import PostgresServer
-from tests.support.stack import new_data_dir
 
 Result = TypeVar("Result")
 QUICKLY = ("--device", "cpu", "--max-tokens", "64", "--repeats", "1", "--threads", "1")
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    """The URL of a database with the current schema."""
-    with new_data_dir() as data_dir:
-        server = PostgresServer(data_dir / "postgres")
-        try:
-            asyncio.run(server.start())
-            asyncio.run(with_engine(server.url, upgrade))
-            yield server.url
-        finally:
-            server.stop()
 
 
 async def with_engine(url: str, use: Callable[[AsyncEngine], Awaitable[Result]]) -> Result:
@@ -50,14 +37,14 @@ def profile(*tps: int, seconds: float) -> LatencyProfile:
     return LatencyProfile.from_rows((tp, 32, kind, seconds / tp) for tp in tps for kind in StepKind)
 
 
-async def test_profiles_are_stored_by_model_and_device(database: str) -> None:
+async def test_profiles_are_stored_by_model_and_device(postgres: PostgresServer) -> None:
     async def save_and_load(engine: AsyncEngine) -> list[LatencyProfile | None]:
         await save_profile(engine, "demo", "cpu", profile(1, 2, seconds=1.0))
         await save_profile(engine, "demo", "H100", profile(1, seconds=0.1))
         await save_profile(engine, "demo", "cpu", profile(2, seconds=3.0))
         return [await load_profile(engine, model, "cpu") for model in ("demo", "other")]
 
-    found, none = await with_engine(database, save_and_load)
+    found, none = await with_engine(postgres.url, save_and_load)
     assert none is None
     assert found is not None
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [1.0, 1.5]
@@ -73,17 +60,17 @@ DETAILED = LatencyProfile.from_rows(
 )
 
 
-async def test_contexts_and_mixed_rows_are_stored(database: str) -> None:
+async def test_contexts_and_mixed_rows_are_stored(postgres: PostgresServer) -> None:
     async def save_and_load(engine: AsyncEngine) -> LatencyProfile | None:
         await save_profile(engine, "detailed", "cpu", DETAILED)
         return await load_profile(engine, "detailed", "cpu")
 
-    found = await with_engine(database, save_and_load)
+    found = await with_engine(postgres.url, save_and_load)
     assert found is not None
     assert found.rows == DETAILED.rows
 
 
-async def test_a_profile_stored_by_an_earlier_version_is_used(database: str) -> None:
+async def test_a_profile_stored_by_an_earlier_version_is_used(postgres: PostgresServer) -> None:
     """It writes only the table that it knows, also over a profile of this version."""
 
     async def save_and_load(engine: AsyncEngine) -> list[LatencyProfile | None]:
@@ -95,23 +82,23 @@ async def test_a_profile_stored_by_an_earlier_version_is_used(database: str) -> 
                 await connection.execute(insert(ProfileRow).values(model=model, device="cpu", tp=1, **columns))
         return [await load_profile(engine, model, "cpu") for model in ("earlier", "only-earlier")]
 
-    for found in await with_engine(database, save_and_load):
+    for found in await with_engine(postgres.url, save_and_load):
         assert found is not None
         assert found.rows == [MeasuredLatency(1, 32, StepKind.RECOMPUTE, 0.5)]
 
 
-async def test_the_planner_prefers_given_then_registered_then_stored_profiles(database: str) -> None:
+async def test_the_planner_prefers_given_then_registered_then_stored_profiles(postgres: PostgresServer) -> None:
     async def complete(engine: AsyncEngine) -> LatencyProfile:
         brings = profile(1, 2, seconds=2.0).for_tp(2).to_csv()
         instances = [instance(model=model_card(name="kept"), tp_degree=2, profile=brings)]
         await save_profile(engine, "kept", "cpu", profile(1, 2, 4, seconds=8.0))
         return await fill_missing_profiles(profile(1, seconds=5.0), instances, engine)
 
-    found = await with_engine(database, complete)
+    found = await with_engine(postgres.url, complete)
     assert [found.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2, 4)] == [5.0, 1.0, 2.0]
 
 
-async def test_the_profile_of_an_instance_stays_known_without_it(database: str) -> None:
+async def test_the_profile_of_an_instance_stays_known_without_it(postgres: PostgresServer) -> None:
     registered = instance(model=model_card(name="ran"), tp_degree=2, profile=profile(2, seconds=2.0).to_csv())
     other = instance(model=model_card(name="ran"), profile=profile(1, seconds=1.0).to_csv())
 
@@ -120,19 +107,19 @@ async def test_the_profile_of_an_instance_stays_known_without_it(database: str) 
         runs = [[registered], [other], []]
         return [await fill_missing_profiles(LatencyProfile(), instances, engine) for instances in runs]
 
-    first, second, third = await with_engine(database, complete)
+    first, second, third = await with_engine(postgres.url, complete)
     assert [first.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [9.0, 1.0]
     assert [second.latency_s(tp, 32, StepKind.CACHE) for tp in (1, 2)] == [1.0, 1.0]
     assert third.tp_degrees == []  # of no model
 
 
 def test_the_command_writes_the_profile_to_a_file_and_the_database(
-    tiny_checkpoint_dir: Path, database: str, tmp_path: Path
+    tiny_checkpoint_dir: Path, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     out = tmp_path / "profile.csv"
     files = ("--model", str(tiny_checkpoint_dir), "--out", str(out))
-    assert cli.run(["profile", *files, "--database-url", database, *QUICKLY]) == 0
-    kept = asyncio.run(with_engine(database, lambda engine: load_profile(engine, tiny_checkpoint_dir.name, "cpu")))
+    assert cli.run(["profile", *files, "--database-url", postgres.url, *QUICKLY]) == 0
+    kept = asyncio.run(with_engine(postgres.url, lambda engine: load_profile(engine, tiny_checkpoint_dir.name, "cpu")))
     assert kept is not None
     assert kept.to_csv() == out.read_text()
     assert list(kept.curves) == [(1, kind) for kind in StepKind]
@@ -150,8 +137,9 @@ def test_without_a_database_the_command_needs_none_of_its_packages(
 
 
 def test_an_unavailable_database_is_reported_before_measuring(
-    tiny_checkpoint_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_checkpoint_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(probes, "ANSWER_TIMEOUT_S", 0.2)
     url = "postgresql://u:secret@127.0.0.1:1/x"
     files = ("--model", str(tiny_checkpoint_dir), "--out", str(tmp_path / "profile.csv"))
     assert cli.run(["profile", *files, "--database-url", url]) == 2

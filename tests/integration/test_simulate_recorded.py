@@ -1,18 +1,17 @@
 """`dilaserve simulate --from-database`: recorded requests under other policies and clusters."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve.cli import run
-from shared.database.schema import RequestRow, open_database, upgrade
+from shared.database.schema import RequestRow, upgrade
 from tests.support.postgres import PostgresServer
-from tests.support.stack import new_data_dir
 from tests.support.workloads import PROFILE
 
 REQUESTS = 40
@@ -42,17 +41,11 @@ def row(number: int) -> dict[str, object]:
 
 
 @pytest.fixture
-async def database_url() -> AsyncIterator[str]:
-    with new_data_dir() as data_dir:
-        postgres = PostgresServer(data_dir / "postgres")
-        await postgres.start()
-        engine = open_database(postgres.url)
-        await upgrade(engine)
-        async with engine.begin() as connection:
-            await connection.execute(insert(RequestRow), [row(number) for number in range(REQUESTS)])
-        await engine.dispose()
-        yield postgres.url
-        postgres.stop()
+async def database_url(postgres_server: PostgresServer, database: AsyncEngine) -> str:
+    await upgrade(database)
+    async with database.begin() as connection:
+        await connection.execute(insert(RequestRow), [row(number) for number in range(REQUESTS)])
+    return postgres_server.url
 
 
 @pytest.mark.slow

@@ -167,9 +167,12 @@ async def own_lonely_gateway(settings: GatewaySettings, text: TextModel) -> Asyn
 
 
 @pytest.fixture
-async def own_gateway(own_lonely_gateway: RunningGateway, own_scheduler: AnsweringScheduler) -> RunningGateway:
-    await own_lonely_gateway.until("ready")
-    return own_lonely_gateway
+async def own_gateway(
+    settings: GatewaySettings, text: TextModel, own_scheduler: AnsweringScheduler
+) -> AsyncIterator[RunningGateway]:
+    async with running(settings, text) as gateway:
+        await gateway.until("ready")
+        yield gateway
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -15,34 +15,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from dilaserve.load.client import open_client, served_model
 from services.gateway.settings import GatewaySettings
 from shared.database.key_store import create_key, read_keys, revoke_key
-from shared.database.schema import open_database, upgrade
+from shared.database.schema import open_database
 from shared.errors import BadInput
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.stack import dilaserve, new_data_dir
+from tests.support.stack import dilaserve
 from tests.support.waiting import reached, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    """One server with the tables for all tests; a test that stops it starts it again."""
-
-    async def start(server: PostgresServer) -> None:
-        await server.start()
-        engine = open_database(server.url)
-        await upgrade(engine)
-        await engine.dispose()
-
-    with new_data_dir() as data_dir:
-        server = PostgresServer(data_dir)
-        asyncio.run(start(server))
-        yield server
-        server.stop()
 
 
 @pytest.fixture

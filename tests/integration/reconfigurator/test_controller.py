@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, instances_at
@@ -20,14 +21,12 @@ from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.plan_history import read_plans
-from shared.database.schema import open_database
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival
 from tests.support.postgres import PostgresServer
 from tests.support.registering_launcher import RegisteringLauncher
-from tests.support.stack import new_data_dir
 from tests.support.waiting import reached, until
 from tests.support.workloads import PROFILE
 
@@ -48,9 +47,8 @@ def due(window_s: float) -> PlanSchedule:
 class Cell:
     """A monitor, and a controller whose decisions a test triggers."""
 
-    def __init__(self, bus: Bus, postgres: PostgresServer, launcher: RegisteringLauncher) -> None:
-        self.bus, self.postgres, self.launcher = bus, postgres, launcher
-        self.engine = open_database(postgres.url)
+    def __init__(self, bus: Bus, engine: AsyncEngine, launcher: RegisteringLauncher) -> None:
+        self.bus, self.engine, self.launcher = bus, engine, launcher
         self.instances = InstanceWatch()
         settings = ReconfiguratorSettings(drain_s=5.0, start_s=WAIT_S, stop_s=1.0)
         self.controller = ReconfigurationController(
@@ -92,33 +90,29 @@ class Cell:
 
 
 @pytest.fixture
-async def cell(bus: Bus) -> AsyncIterator[Cell]:
-    with new_data_dir() as data_dir:
-        postgres, stop = PostgresServer(data_dir / "postgres"), asyncio.Event()
-        await postgres.start()
-        launcher = RegisteringLauncher(bus)
-        await launcher.start(LARGE)
-        made = Cell(bus, postgres, launcher)
-        await made.instances.start(bus)
-        await reached(lambda: bool(instances_at(made.instances, LARGE)))
-        async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
-            group.create_task(monitor(bus, made.engine, ReconfiguratorMetrics(), RETENTION_S, stop))
-            yield made
-            stop.set()
-        await launcher.close()
-        await made.engine.dispose()
-        postgres.stop()
+async def cell(bus: Bus, database: AsyncEngine) -> AsyncIterator[Cell]:
+    stop, launcher = asyncio.Event(), RegisteringLauncher(bus)
+    await launcher.start(LARGE)
+    made = Cell(bus, database, launcher)
+    await made.instances.start(bus)
+    await reached(lambda: bool(instances_at(made.instances, LARGE)))
+    async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
+        group.create_task(monitor(bus, database, ReconfiguratorMetrics(), RETENTION_S, stop))
+        yield made
+        stop.set()
+    await launcher.close()
 
 
-async def test_a_decision_stays_due_until_postgres_is_back_with_the_whole_window(cell: Cell) -> None:
+async def test_a_decision_stays_due_until_postgres_is_back_with_the_whole_window(
+    cell: Cell, postgres_server: PostgresServer
+) -> None:
     schedule = due(HEAVY_S)
     async with asyncio.TaskGroup() as group:
-        cell.postgres.stop()
+        postgres_server.stop()
         with pytest.raises(RetryLater):
             await cell.controller.check(schedule, group)
         await cell.arrive(300, PAUSE_S, HEAVY_S - 4 * PAUSE_S)
-        await cell.postgres.start()
-
+        await postgres_server.start()
         await cell.decide(group, schedule)
     [plan] = await cell.plans()
     assert sum(load.rps for load in plan.classes) * HEAVY_S == pytest.approx(300)
