@@ -5,10 +5,12 @@ signature computes the same from torch's fused attention.
 Shape letters: T fed tokens, S keys, N requests, H query heads, K key/value heads, D head size.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -44,14 +46,18 @@ def attention(inputs: ForwardInputs, store: KvStore | None, kernel: Kernel) -> A
     """The attention of one batch. The fed tokens' keys and values are written to the store first; without cache entries
     for them, the requests attend to the fed tokens alone."""
     is_cached = store is not None and len(inputs.write_entries) > 0
+    spans = inputs.cu_seq_q, inputs.cu_seq_k, inputs.max_q, inputs.max_k
+    groups = _groups(*spans, inputs.seqused_k) if kernel is fallback else []
 
-    def attend(layer: int, q: Tensor, kv: Tensor) -> Tensor:
+    def attend(layer: int, q: Tensor, kv: Tensor, rows: Tensor | None = None) -> Tensor:
         if is_cached:
             assert store is not None
             kv = store.write(layer, inputs.write_entries, kv)
         k, v = kv.chunk(2, dim=1)
-        spans = inputs.cu_seq_q, inputs.cu_seq_k, inputs.max_q, inputs.max_k
-        return kernel(q, k, v, *spans, seqused_k=inputs.seqused_k)
+        if groups and rows is not None:
+            return _attend_rows(q, k, v, groups, rows)
+        mixed = _attend_groups(q, k, v, groups) if groups else kernel(q, k, v, *spans, seqused_k=inputs.seqused_k)
+        return mixed if rows is None else mixed[rows]
 
     return attend
 
@@ -113,23 +119,28 @@ def fallback(
     Raises: ValueError for what the kernels refuse.
     """
     _check(q, k, v, cu_seq_q, cu_seq_k, seqused_k)
+    return _attend_groups(q, k, v, _groups(cu_seq_q, cu_seq_k, max_q, max_k, seqused_k))
+
+
+class Group(NamedTuple):
+    """Consecutive requests of equal (fed, key) lengths, whose keys lie at equal distances."""
+
+    rows: slice  # of the fed tokens
+    start: int  # the first one's first key
+    length: int  # keys of each
+    size: int  # number of requests
+    distance: int
+
+
+def _groups(cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, seqused_k: Tensor) -> list[Group]:
+    """Raises: ValueError if a request is longer than `max_q` or `max_k`."""
     row_ends, starts, lengths = cu_seq_q.tolist(), cu_seq_k.tolist(), seqused_k.tolist()
-    if max(lengths) > max_k or max(end - first for first, end in pairwise(row_ends)) > max_q:
+    fed = [end - first for first, end in pairwise(row_ends)]
+    if max(lengths) > max_k or max(fed) > max_q:
         raise ValueError("a request is longer than max_q or max_k")
-    mixed = []
-    for first, count in _even_groups(row_ends, starts, lengths):
-        rows = q[row_ends[first] : row_ends[first + count]]
-        distance = starts[first + 1] - starts[first] if count > 1 else lengths[first]
-        keys, values = (_regions(x, starts[first], lengths[first], count, distance) for x in (k, v))
-        mixed.append(_attend_equal(rows, keys, values))
-    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-
-
-def _even_groups(row_ends: list[int], starts: list[int], lengths: list[int]) -> list[tuple[int, int]]:
-    """Consecutive requests of equal (fed, key) lengths and distances of their regions: the first and the number."""
-    shapes = [(end - first, length) for (first, end), length in zip(pairwise(row_ends), lengths, strict=True)]
+    shapes = list(zip(fed, lengths, strict=True))
     distances = [after - start for start, after in pairwise(starts)]
-    groups: list[tuple[int, int]] = []
+    groups: list[Group] = []
     first = 0
     while first < len(lengths):
         end = first + 1
@@ -139,9 +150,35 @@ def _even_groups(row_ends: list[int], starts: list[int], lengths: list[int]) -> 
             and distances[end - 1] == distances[first] >= lengths[first]
         ):
             end += 1
-        groups.append((first, end - first))
+        distance = distances[first] if end - first > 1 else lengths[first]
+        rows = slice(row_ends[first], row_ends[end])
+        groups.append(Group(rows, starts[first], lengths[first], end - first, distance))
         first = end
     return groups
+
+
+def _attend_groups(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Group]) -> Tensor:
+    """The rows of these groups, one behind the other. Shapes: q [T, H, D], k and v [S, K, D] -> [n, H, D]."""
+    mixed = []
+    for group in groups:
+        keys, values = (_regions(x, group.start, group.length, group.size, group.distance) for x in (k, v))
+        mixed.append(_attend_equal(q[group.rows], keys, values))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def _attend_rows(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Group], rows: Tensor) -> Tensor:
+    """These rows, without the groups that have none of them, such as a prompt's blocks in the last layer.
+
+    Shapes: q [T, H, D], k and v [S, K, D], rows [R] -> [R, H, D].
+    """
+    ends = np.array([group.rows.stop for group in groups])
+    group_of = np.searchsorted(ends, rows.numpy(), side="right")  # [R]
+    kept = np.zeros(len(groups), dtype=np.bool_)
+    kept[group_of] = True
+    lengths = np.diff(ends, prepend=0)
+    removed = np.cumsum(np.where(kept, 0, lengths))  # rows of groups up to each one
+    mixed = _attend_groups(q, k, v, [group for group, is_kept in zip(groups, kept, strict=True) if is_kept])
+    return mixed[rows - torch.from_numpy(removed[group_of])]
 
 
 def _regions(x: Tensor, start: int, length: int, count: int, distance: int) -> Tensor:

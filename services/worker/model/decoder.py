@@ -9,6 +9,7 @@ Shape letters: T tokens, D head size, H query heads, K key/value heads, W width,
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,12 @@ from services.worker.cache.kv_store import KvShape
 from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import ModelConfig
 
-Attend = Callable[[int, Tensor, Tensor], Tensor]
-"""(layer, q [T, H, D], keys and values side by side [T, 2 K, D]) -> [T, H, D]; q and k are rotated already."""
+
+class Attend(Protocol):
+    """Attention of one layer; q and k are rotated already."""
+
+    def __call__(self, layer: int, q: Tensor, kv: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Shapes: q [T, H, D], keys and values side by side [T, 2 K, D] -> [T, H, D], or of these rows: [R, H, D]."""
 
 
 Reduce = Callable[[Tensor], Tensor]
@@ -114,9 +119,9 @@ class Layer(nn.Module):
             q, k, v = qkv.split(self.heads, dim=1)
             qkv = torch.cat((self.q_norm(q), self.k_norm(k), v), dim=1)
         rotate_(qkv[:, : num_q + num_kv, : self.rotary_dim], turns)
-        mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:])  # [T, H, D]
+        mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:], rows)  # [T, H, D] or [R, H, D]
         if rows is not None:
-            x, mixed = x[rows], mixed[rows]
+            x = x[rows]
         mixed = mixed.flatten(1)
         if self.is_whole and x.device.type != "cpu":
             x = torch.addmm(x, mixed, self.attn_out.weight.mT)  # product and sum in one operation

@@ -95,6 +95,29 @@ def test_requests_of_equal_lengths_at_equal_distances_are_one_call(monkeypatch: 
     assert calls == [3, 2, 1]
 
 
+@given(requests, st.lists(st.integers(0, 29), min_size=1, max_size=8))
+def test_the_last_layer_computes_only_the_requests_with_wanted_rows(
+    sizes: list[tuple[int, int, int]], wanted: list[int]
+) -> None:
+    spans = spans_of(sizes)
+    q, k, v = tensors(spans)
+    rows = torch.tensor([row % len(q) for row in wanted])
+    whole, attended = fallback(q, k, v, **spans), list[int]()
+    attend = own._attend_equal
+
+    def counted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attended.append(len(q))
+        return attend(q, k, v)
+
+    groups = own._groups(**spans)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own, "_attend_equal", counted)
+        found = own._attend_rows(q, k, v, groups, rows)
+    assert torch.equal(found, whole[rows])
+    needed = [group.rows for group in groups if any(group.rows.start <= row < group.rows.stop for row in rows)]
+    assert attended == [each.stop - each.start for each in needed]
+
+
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
