@@ -8,8 +8,8 @@ import numpy as np
 
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import InstanceUpdated, RequestArrived
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from shared.arrays import Int32
 from shared.messages.cell import CellConfig
 from shared.messages.instances import Instance, InstanceState, ModelCard

@@ -26,8 +26,8 @@ from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import InstanceUpdated, RequestArrived
 from services.scheduler.io.active_request import matching_requests
 from services.scheduler.io.request_decoder import decode_request
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.state.output_buffer import MASKED
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits

@@ -6,7 +6,7 @@ from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun
 from experiments.paper.study import Case, Comparison, Study, main
 from experiments.paper.tables import Row, number, pick
-from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 
 PAPER = {4: 1.17, 8: 1.28, 12: 1.33, 16: 1.38}  # the table of migration granularity
 RPS_PER_INSTANCE = 0.8  # GSM8K: near the rate that an instance sustains at threshold 0.9

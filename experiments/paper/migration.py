@@ -7,7 +7,7 @@ from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, System
 from experiments.paper.study import Case, Comparison, Study, main
 from experiments.paper.tables import Row, number, pick
-from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 
 PROMPT = 256
 RATES = {128: (20, 34), 256: (10, 17), 512: (5, 8.5)}  # by output length: half of the sustained rate, and near it

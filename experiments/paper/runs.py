@@ -12,7 +12,7 @@ import numpy as np
 from experiments.paper.files import DREAM_PROFILE, DREAM_STEPS, PROFILE, STEPS
 from experiments.paper.variants import AT_RANDOM, LLUMNIX_WITH_HYSTERESIS, WITH_HYSTERESIS
 from experiments.policies.arrivals import arrivals, first_requests
-from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64

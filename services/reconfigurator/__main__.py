@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor
-from services.reconfigurator.execution.launchers import Launcher
+from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.launchers.process import ProcessLauncher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.wanted_gpus import WantedGpus

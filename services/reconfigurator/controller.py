@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.execution.executor import Executor
-from services.reconfigurator.execution.launchers import Launcher
+from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.transition import can_resume
 from services.reconfigurator.losses import LossWatch
 from services.reconfigurator.metrics import ReconfiguratorMetrics

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.events import SendJobs
-from services.scheduler.policies import MigrationPolicy, Policy
+from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.policies.policy import Policy
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
@@ -49,7 +50,7 @@ class Dispatcher:
         rows = ((table.ticket != 0) & (table.pipeline.state == IDLE)).nonzero()[0]
         instances = table.instance[rows]
         closed = (instances != NOWHERE) & ~fleet.open[instances]
-        may_move = self._may_move(rows)
+        may_move = self._policy.moves.may_move(self._recomputes(rows), exact=table.pipeline.exact)
         if np.count_nonzero(closed):
             must_move = closed & (self._recomputes(rows) | (fleet.drain_until_s[instances] <= now_s))
             for row in rows[must_move].tolist():
@@ -178,14 +179,6 @@ class Dispatcher:
         self._encoder.drop(index, int(table.ticket[row]))
         self._fleet.add_load(index, -int(table.tokens[row]), requests=-1)
         table.instance[row] = table.state_instance[row] = NOWHERE
-
-    def _may_move(self, rows: Int64) -> Bool:
-        """Whether the policy may move each request to another instance for its next step. With an exact cache a move
-        costs a prefill: it makes room for another request, but does not balance the load. Shapes: [n] -> [n]."""
-        moves = self._policy.moves
-        if moves is MigrationPolicy.NEVER or (moves.balances and self._table.pipeline.exact):
-            return np.zeros(len(rows), dtype=np.bool_)
-        return np.ones(len(rows), dtype=np.bool_) if moves is MigrationPolicy.AT_ANY_STEP else self._recomputes(rows)
 
     def _recomputes(self, rows: Int64) -> Bool:
         """Whether each request's next step is a recompute step on every instance. Shapes: [n] -> [n]."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core import CoreSettings, SchedulerCore
-from services.scheduler.policies import Policy
+from services.scheduler.policies.policy import Policy
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.step_estimates import StepEstimates

@@ -1,4 +1,8 @@
-"""Settles JetStream messages: acknowledges, redelivers or discards each one."""
+"""Settles JetStream messages: acknowledges, redelivers or discards each one.
+
+How long the bus waits for an acknowledgement is in the consumers of `subjects.py`. A request is acknowledged once its
+outcome is stored: `services/scheduler/io/outcome_store.py`.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

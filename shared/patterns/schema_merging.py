@@ -9,32 +9,16 @@ from itertools import combinations
 from typing import Any
 
 from shared.errors import BadInput
+from shared.patterns.schema_keywords import without_annotations
 
 Schema = Mapping[str, Any]
 Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name within a field; raises BadInput
 
 MAX_WAYS = 1_000  # alternatives of oneOf, and of anyOf after several are multiplied
 
-KEYWORDS = {  # by the type of the values that they are about
-    "string": "minLength maxLength pattern format",
-    "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
-    "array": "items additionalItems prefixItems minItems maxItems uniqueItems contains minContains maxContains "
-    "unevaluatedItems",
-    "object": "properties required additionalProperties minProperties maxProperties patternProperties propertyNames "
-    "dependencies dependentRequired dependentSchemas unevaluatedProperties",
-}
-TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in names.split()}
-UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy", "formatMinimum", "formatMaximum")
-TYPE_INDEPENDENT = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type", "if", "then", "else", "not")
-ASSERTIONS = frozenset({*TYPE_OF, *TYPE_INDEPENDENT, *UNSUPPORTED})  # others are annotations, as JSON Schema has it
 LOWER_BOUNDS = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
 UPPER_BOUNDS = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"]
 COMBINED_BY_ALL_OF = ["items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"]
-
-
-def without_annotations(schema: Schema) -> dict[str, Any]:
-    """The keywords that instances depend on."""
-    return {name: value for name, value in schema.items() if name in ASSERTIONS}
 
 
 def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:

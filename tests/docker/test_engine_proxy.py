@@ -10,9 +10,9 @@ from docker import DockerClient
 
 from experiments.container_cluster import BASES, COMPOSE
 from experiments.docker_engine import docker
-from services.reconfigurator.execution.launchers import Launcher
 from services.reconfigurator.execution.launchers.container_spec import read_template
 from services.reconfigurator.execution.launchers.docker import DockerLauncher
+from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
 from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings

@@ -7,7 +7,7 @@ import pytest
 from dilaserve.stack.node_agent import NodeAgent
 from dilaserve.stack.process import Program
 from dilaserve.stack.supervisor import Supervisor
-from services.reconfigurator.execution.launchers import Launcher
+from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.launchers.process import ProcessLauncher
 from shared.bus.client import Bus
 from shared.errors import BadInput, RetryLater

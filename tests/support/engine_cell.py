@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from services.scheduler import events as ev
-from services.scheduler.policies import MigrationPolicy, Policy
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.policies.policy import Policy
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_estimates import StepEstimates

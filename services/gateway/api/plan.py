@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from services.gateway.api.completion_replies import Replies
 from services.gateway.api.form_compiler import TOOLS, FormCompiler, TextForm
 from services.gateway.api.infill import infill_output
 from services.gateway.api.other_fields import ADJUSTED_HEADER
 from services.gateway.api.output_room import output_room
 from services.gateway.api.prompts import Prompt, encode_prompt, unblocked
-from services.gateway.api.replies import Replies
 from services.gateway.api.text_forms import Form
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, find_call_syntax
 from services.gateway.api.tool_calls.use import ToolUse

@@ -17,12 +17,12 @@ from pydantic import (
 )
 
 from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
+from services.gateway.api.completion_replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import TextForms
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
-from services.gateway.api.replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import CallRules, ToolCall, ToolChoice, Tools, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, call, turn

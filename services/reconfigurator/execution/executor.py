@@ -13,7 +13,7 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from services.reconfigurator.execution.launchers import Launcher
+from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.transition import (
     Action,
     AwaitReady,

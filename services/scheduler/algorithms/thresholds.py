@@ -1,4 +1,4 @@
-"""The confidence threshold that fits a request's remaining SLO: Algorithm 1, and with a KV cache Algorithm 5.
+"""The confidence threshold that fits a request's remaining SLO, of the policy `paper`: Algorithm 1, with a KV cache 5.
 
 Arrays hold n requests and c candidate thresholds, ascending. Allowed thresholds are a range of candidates, given by its
 lowest and highest index.

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from services.scheduler.policies import Policy
+from services.scheduler.policies.policy import Policy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.step_estimates import StepEstimates
 from shared.arrays import Float64

@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from services.scheduler.algorithms.placement import place_first_come, token_load
-from services.scheduler.policies import MigrationPolicy, Policy
+from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.policies.policy import Policy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet

@@ -8,10 +8,10 @@ import numpy as np
 from services.scheduler.algorithms.load_control import highest_allowed, request_load
 from services.scheduler.algorithms.placement import place_first_come, step_latency
 from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.adaptive import AdaptivePolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state.candidates import candidate_of
+from services.scheduler.state.candidate_thresholds import candidate_of
 from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable

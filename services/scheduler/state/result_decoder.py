@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from services.scheduler.state.candidates import candidate_of
+from services.scheduler.state.candidate_thresholds import candidate_of
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.observations import observe_iterations
 from services.scheduler.state.output_buffer import MASKED

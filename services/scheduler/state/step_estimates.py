@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.events import RequestEstimates
-from services.scheduler.state.candidates import candidate_of
+from services.scheduler.state.candidate_thresholds import candidate_of
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.totals import Totals
 from shared.arrays import Float64, Int32, Int64

@@ -2,7 +2,8 @@
 the cache. Only those of block-causal models are exact, so only these are kept.
 
 A request copies the pages that it finds into its own region, so a page can be evicted at any time. The page that was
-used least recently goes first; a page is never used later than the page before it.
+used least recently goes first; a page is never used later than the page before it. The scheduler imitates this order in
+`services/scheduler/state/prefix_index.py`.
 """
 
 from collections import OrderedDict

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.scheduler import events as ev
-from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.suspects import MAX_ATTEMPTS
 from services.worker.engine.cache_mode import CacheMode

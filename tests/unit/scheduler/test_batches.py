@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from services.scheduler import events as ev
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import IDLE

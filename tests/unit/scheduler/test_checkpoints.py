@@ -8,8 +8,8 @@ import pytest
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Command, FinishRequest, SaveCheckpoint, SendJobs, SendProgress
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.service import is_urgent
 from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.output_buffer import MASKED

@@ -20,8 +20,8 @@ from services.scheduler.events import (
     SendProgress,
     StepsLost,
 )
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.service import is_urgent
 from services.scheduler.state.suspects import MAX_ATTEMPTS
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64

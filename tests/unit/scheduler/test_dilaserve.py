@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.events import InstanceLost
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.dilaserve import DiLaServePolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.step_pipeline import SENT_ACROSS, SENT_AHEAD
 from shared.arrays import unpack_float32, unpack_int64

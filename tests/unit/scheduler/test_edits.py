@@ -11,8 +11,8 @@ import torch
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Event, FinishRequest, RequestArrived, SaveCheckpoint, SendJobs, SendProgress
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits

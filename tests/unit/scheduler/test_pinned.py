@@ -9,9 +9,9 @@ import torch
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Event, FinishRequest, InstanceLost, RequestArrived, RequestEstimates, SendJobs
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import WHOLE

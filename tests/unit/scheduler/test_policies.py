@@ -14,7 +14,8 @@ from services.scheduler.events import (
     RequestEstimates,
     SaveCheckpoint,
 )
-from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S, MigrationPolicy
+from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.steps import StepKind

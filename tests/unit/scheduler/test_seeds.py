@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from services.scheduler.events import Event, FinishRequest, RequestArrived, SendJobs
-from services.scheduler.policies import MigrationPolicy
 from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import PackedDecoder

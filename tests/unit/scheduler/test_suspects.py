@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.scheduler.policies import MigrationPolicy
+from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.suspects import MAX_ATTEMPTS
 from services.worker.engine.cache_mode import CacheMode

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import count
 
-from services.gateway.api.replies import Json, Replies, cached_tokens, call_id, serving, with_alternatives
+from services.gateway.api.completion_replies import Json, Replies, cached_tokens, call_id, serving, with_alternatives
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.call_text import Call

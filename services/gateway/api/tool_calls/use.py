@@ -13,7 +13,7 @@ from services.gateway.api.tool_calls.call_text import ReadText
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_parts
 from shared.patterns.parts import FormPart
-from shared.patterns.schema_merging import ASSERTIONS
+from shared.patterns.schema_keywords import ASSERTIONS
 from shared.tokenizer import ROLES
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}

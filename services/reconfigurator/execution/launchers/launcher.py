@@ -1,0 +1,34 @@
+"""Launchers start and stop instances: as worker processes, containers of a Docker Engine, or services of a Swarm."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from shared.messages.launch import InstanceSpec
+
+
+class Launcher(Protocol):
+    """Every method raises RetryLater if the engine behind it does not answer, and is safe to repeat.
+
+    A launcher keeps no state: it reads from the engine which instances exist (labels or processes), so a restarted
+    reconfigurator sees them.
+    """
+
+    async def nodes(self) -> Collection[str]:
+        """The configured nodes where instances can be started now."""
+
+    async def running(self) -> Collection[InstanceSpec]:
+        """The instances of this cell on the nodes of `nodes`, including those being started and those that others have
+        started."""
+
+    async def start(self, spec: InstanceSpec) -> None:
+        """Start an instance under `spec.name` unless it exists; returns before it serves.
+
+        Raises: BadInput if it can never be started.
+        """
+
+    async def stop(self, spec: InstanceSpec, grace_s: float) -> None:
+        """Send SIGTERM, and SIGKILL after `grace_s` seconds; returns when the instance is gone, or at once if it does
+        not exist."""
+
+    async def close(self) -> None:
+        """Disconnect from the engine; instances keep running."""

@@ -1,0 +1,22 @@
+"""The keywords of JSON schemas on which their values depend. All others are annotations, which are ignored."""
+
+from collections.abc import Mapping
+from typing import Any
+
+KEYWORDS = {  # by the type of the values that they are about
+    "string": "minLength maxLength pattern format",
+    "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
+    "array": "items additionalItems prefixItems minItems maxItems uniqueItems contains minContains maxContains "
+    "unevaluatedItems",
+    "object": "properties required additionalProperties minProperties maxProperties patternProperties propertyNames "
+    "dependencies dependentRequired dependentSchemas unevaluatedProperties",
+}
+TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in names.split()}
+UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy", "formatMinimum", "formatMaximum")
+TYPE_INDEPENDENT = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type", "if", "then", "else", "not")
+ASSERTIONS = frozenset({*TYPE_OF, *TYPE_INDEPENDENT, *UNSUPPORTED})  # others are annotations, as JSON Schema has it
+
+
+def without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords that instances depend on."""
+    return {name: value for name, value in schema.items() if name in ASSERTIONS}
