@@ -17,6 +17,7 @@ from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.scheduler.factory import build_core
 from services.scheduler.registry import find_policy
 from services.scheduler.settings import SchedulerSettings
+from shared.arrays import Int64
 from shared.errors import BadInput
 from shared.messages.cell import is_exact
 from shared.messages.instances import Instance, ModelCard
@@ -107,7 +108,7 @@ def simulate(
 
 def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluster:
     """The cluster before the first arrival. Raises: as `simulate`."""
-    difficulty_random, step_random, prediction_random = _randoms(scenario.seed)
+    _, step_random, prediction_random = _randoms(scenario.seed)
     settings = replace(scenario.settings, lookahead=0)
     model = scenario.replay or UnmaskingTables(scenario.steps, scenario.block_length)
     known = scenario.live[1] if scenario.live else _card(scenario.steps)
@@ -125,8 +126,7 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
     )
     predictor = _predictor(scenario, model, workload, prediction_random) if asks else None
     confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
-    # Difficulties have a random source of their own, so that they are the same under every policy
-    levels = difficulty_random.integers(model.levels, size=len(workload))
+    levels = difficulty_levels(scenario.seed, model.levels, len(workload))
     outputs = SimulatedOutputs(workload.output_tokens, levels, model, confidences, step_random)
     slo_s = np.where(np.isnan(workload.slo_s), scenario.default_slo_s(workload), workload.slo_s)
     records = Records.empty(slo_s, scenario.steps)
@@ -141,6 +141,12 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
     for failure in scenario.failures:
         cluster.clock.at(failure.at_s, partial(cluster.leave, f"sim{failure.instance}", LOSS_NOTICED_S))
     return cluster
+
+
+def difficulty_levels(seed: int, levels: int, requests: int) -> Int64:
+    """The level of each request. They have a random source of their own, so that they are the same under every policy.
+    Shapes: -> [requests]."""
+    return _randoms(seed)[0].integers(levels, size=requests)
 
 
 def with_trained_predictor(scenario: Scenario, workload: ArrivalTrace) -> Scenario:

@@ -10,7 +10,14 @@ import numpy as np
 
 from shared.arrays import Float64
 from simulator.lengths import benchmark_lengths, sharegpt_lengths
-from simulator.workload import ArrivalTrace, constant_rate_trace, real_world_trace, varying_rate_trace
+from simulator.workload import (
+    ArrivalTrace,
+    constant_rate_trace,
+    make_trace,
+    real_world_trace,
+    sorted_by_arrival,
+    varying_rate_trace,
+)
 
 SERVEGEN = "servegen_10min.csv.gz"
 SERVEGEN_MODEL = "m-small"  # of the two the one with a daily cycle
@@ -21,7 +28,8 @@ STEP_RPS = 2.0  # before the step, if the rate after it is STEP_TO_RPS
 STEP_TO_RPS = 20.0
 STEP_S, AFTER_STEP_S = 300.0, 600.0
 TIGHT_SLO_S, LOOSE_SLO_S = 6.6, 39.6
-INFEASIBLE_SLO_S = 0.5
+INFEASIBLE_SLO_S, PATIENT_SLO_S = 0.5, 86_400.0
+FLOOD_KEY, OTHER_KEYS = "flood", ("a", "b", "c", "d")
 
 NEEDS = {"servegen": SERVEGEN, "mooncake": MOONCAKE}  # by workload: the data file without which it is skipped
 
@@ -59,15 +67,26 @@ def mooncake_hour(data: Path) -> Float64:
     return scaled
 
 
-def with_mixed_slos(workload: ArrivalTrace, random: np.random.Generator) -> ArrivalTrace:
-    """Half of the requests, picked at random, with TIGHT_SLO_S, the others with LOOSE_SLO_S."""
+def with_mixed_slos(workload: ArrivalTrace, slos_s: tuple[float, float], random: np.random.Generator) -> ArrivalTrace:
+    """Half of the requests, picked at random, with the first of two SLOs, the others with the second."""
     tight = random.permutation(len(workload)) < len(workload) // 2
-    return replace(workload, slo_s=np.where(tight, TIGHT_SLO_S, LOOSE_SLO_S))
+    return replace(workload, slo_s=np.where(tight, *slos_s))
 
 
-def with_infeasible_slos(workload: ArrivalTrace, share: float, random: np.random.Generator) -> ArrivalTrace:
-    """A share of the requests, picked at random, with INFEASIBLE_SLO_S, the others with the usual SLO."""
-    return replace(workload, slo_s=np.where(random.random(len(workload)) < share, INFEASIBLE_SLO_S, np.nan))
+def with_other_slo(workload: ArrivalTrace, slo_s: float, share: float, random: np.random.Generator) -> ArrivalTrace:
+    """A share of the requests, picked at random, with an SLO of their own, the others with the usual one."""
+    return replace(workload, slo_s=np.where(random.random(len(workload)) < share, slo_s, np.nan))
+
+
+def with_flood(workload: ArrivalTrace, rps: float, random: np.random.Generator) -> ArrivalTrace:
+    """The requests, of OTHER_KEYS at random, and at the same time those of FLOOD_KEY at this rate, with lengths drawn
+    from them."""
+    workload = replace(workload, key=random.choice(OTHER_KEYS, len(workload)))
+    end_s = float(workload.arrival_s[-1])
+    arrival_s = np.sort(random.uniform(0.0, end_s, round(rps * end_s)))
+    drawn = random.integers(len(workload), size=len(arrival_s))
+    flood = make_trace(arrival_s, workload.prompt_tokens[drawn], workload.output_tokens[drawn])
+    return sorted_by_arrival([workload, replace(flood, key=np.full(len(flood), FLOOD_KEY))])
 
 
 def first_requests(workload: ArrivalTrace, number: int) -> ArrivalTrace:

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.policies.arrivals import NEEDS, arrivals, first_requests, with_infeasible_slos, with_mixed_slos
+from experiments.policies.arrivals import (
+    INFEASIBLE_SLO_S,
+    LOOSE_SLO_S,
+    NEEDS,
+    PATIENT_SLO_S,
+    TIGHT_SLO_S,
+    arrivals,
+    first_requests,
+    with_flood,
+    with_mixed_slos,
+    with_other_slo,
+)
 from experiments.policies.served_models import BLOCK_DEMO, LLADA, LLADA_ROOFLINE, ServedModel
 from services.scheduler.registry import DEFAULT_POLICY
 from shared.messages.steps import StepKind
@@ -54,8 +65,11 @@ class Point:
     registered_factor: float = 1.0  # on the latencies that the scheduler knows
     copies: int = 1  # of each sample of a benchmark
     requests: int | None = None  # the first of the workload; None: all
-    mixed_slos: bool = False
-    infeasible: float = 0.0  # share of the requests whose SLO no threshold meets
+    mixed_slos: tuple[float, float] | None = None  # of one half of the requests, and of the other
+    other_slo: tuple[float, float] | None = None  # an SLO, and the share of the requests that have it
+    flood_rps: float | None = None  # of one key, beside the rate of four others
+    estimates_factor: float = 1.0  # on the answers of the step predictor
+    bounded: bool = False  # whether the fluid bound stands beside the rows
     target: Target | None = None
     rows: str = "*"  # patterns of the rows that are run, comma-separated
 
@@ -65,9 +79,11 @@ class Point:
         workload = arrivals(self.workload, rps, random, data, copies=self.copies)
         if self.requests is not None:
             workload = first_requests(workload, self.requests)
-        if self.infeasible:
-            workload = with_infeasible_slos(workload, self.infeasible, random)
-        return with_mixed_slos(workload, random) if self.mixed_slos else workload
+        if self.other_slo is not None:
+            workload = with_other_slo(workload, *self.other_slo, random)
+        if self.flood_rps is not None:
+            workload = with_flood(workload, self.flood_rps * self.instances / FULL_SCALE, random)
+        return workload if self.mixed_slos is None else with_mixed_slos(workload, self.mixed_slos, random)
 
     def profile(self) -> LatencyProfile:
         return self.model.latency_profile()
@@ -129,15 +145,32 @@ BASE = (
     Point(name="mmlu-pro-27", workload="mmlu-pro", rps=27, requests=3000, target=Target(99.8, 76.3)),
     Point(name="mbpp-18", workload="mbpp", rps=18, copies=3, target=Target(99.8, 77.4)),
     Point(name="roofline-44", workload="gsm8k", rps=44, copies=2, model=LLADA_ROOFLINE, target=Target(98.8, 73.5)),
-    Point(name="mixed-slos-16", workload="gsm8k", rps=16, mixed_slos=True, target=Target(99.0, 76.0, 98.0)),
+    Point(
+        name="mixed-slos-16",
+        workload="gsm8k",
+        rps=16,
+        mixed_slos=(TIGHT_SLO_S, LOOSE_SLO_S),
+        target=Target(99.0, 76.0, 98.0),
+    ),
     Point(name="servegen-20", workload="servegen", rps=20, rows=FROM_07),
     Point(name="mooncake-20", workload="mooncake", rps=20, rows=FROM_07),
 )
-# Some deadlines cannot be met: those of some requests, or with twice the work that fits
+# Deadlines that cannot be met, more work than fits, one key's flood, patient requests, and a predictor that is wrong by
+# two. Few requests and rows, as they take long.
+SOME_CONSTANTS = f"{POLICY},paper-margin-0,infaas-0.[579]"
+OVERLOAD = Point(name="overload-40", workload="gsm8k", rps=40, requests=800, bounded=True, rows=SOME_CONSTANTS)
+FLOOD = Point(name="key-flood", workload="gsm8k", rps=10, requests=250, flood_rps=40, bounded=True, rows=SOME_CONSTANTS)
+NO_FLOOD = replace(FLOOD, name="key-flood-absent", flood_rps=0, bounded=False, rows=POLICY)
+MODERATE = Point(name="gsm8k-10", workload="gsm8k", rps=10, requests=400, rows=SOME_CONSTANTS)
 EXTRAORDINARY = (
-    Point(name="infeasible-half", workload="gsm8k", rps=10, infeasible=0.5, rows=CONSTANTS_AND_PAPER),
-    Point(name="infeasible-all", workload="gsm8k", rps=10, infeasible=1.0, rows=CONSTANTS_AND_PAPER),
-    Point(name="overload-40", workload="gsm8k", rps=40, rows=CONSTANTS_AND_PAPER),
+    replace(MODERATE, name="infeasible-half", other_slo=(INFEASIBLE_SLO_S, 0.5)),
+    replace(MODERATE, name="infeasible-all", other_slo=(INFEASIBLE_SLO_S, 1.0)),
+    OVERLOAD,
+    replace(OVERLOAD, name="overload-40-patient", requests=500, other_slo=(PATIENT_SLO_S, 0.05)),
+    FLOOD,
+    NO_FLOOD,
+    replace(MODERATE, name="mixed-slos-2-30", mixed_slos=(2.0, 30.0), bounded=True),
+    replace(MODERATE, name="gsm8k-16-estimates-low", rps=16, requests=800, estimates_factor=0.5),
 )
 # The rates at which full batches at threshold 0.7 take the same share of the instances' time as at step-2-20, gsm8k-16
 # and gsm8k-19

@@ -10,6 +10,7 @@ from experiments.policies.rows import SYSTEMS
 from experiments.policies.runs import Figures, Run
 
 KEY = ("point", "row", "seed")
+PER_CLASS = ("attainment_per_class", "accuracy_per_class")
 
 
 class RunStore:
@@ -55,11 +56,17 @@ def _order(point: str, row: str, seed: int) -> tuple[int, int, int]:
 
 def _cells(figures: Figures) -> list[object]:
     fields = msgspec.structs.asdict(figures)
-    fields["attainment_per_class"] = msgspec.json.encode(figures.attainment_per_class).decode()
-    return [f"{value:.4f}" if isinstance(value, float) else value for value in fields.values()]
+    return [_cell(value) for value in fields.values()]
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, dict):
+        return msgspec.json.encode({name: round(number, 4) for name, number in value.items()}).decode() if value else ""
+    return f"{value:.4f}" if isinstance(value, float) else value
 
 
 def _figures(line: dict[str, str]) -> Figures:
     fields: dict[str, object] = {name: value or None for name, value in line.items()}
-    fields["attainment_per_class"] = msgspec.json.decode(line["attainment_per_class"])
+    for name in PER_CLASS:
+        fields[name] = msgspec.json.decode(line.get(name) or "{}")
     return msgspec.convert(fields, Figures, strict=False)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
 
+from experiments.policies.arrivals import FLOOD_KEY
 from experiments.policies.plots import draw
 from experiments.policies.points import POINTS, POLICY, Point
 from experiments.policies.rows import SYSTEMS
@@ -20,7 +21,8 @@ whole trace has all 16. Lengths and arrivals of a seed are the same for all rows
 standard error follows after ±. A constant *wins* if it is at least 0.1 points better than the policy in attainment or
 accuracy, and not at least 0.1 worse in the other. Accuracy is that of GSM8K in the steps table, at the thresholds used,
 weighted by tokens, whatever the workload is. The SLO is 5 times the mean latency of the workload's requests when each
-is alone."""
+is alone. The *fluid bound* is an upper bound on the attainment of any policy: difficulties known, served at the lowest
+threshold in full batches, work shared without loss."""
 COLUMNS = (
     "row",
     "attainment, %",
@@ -41,6 +43,8 @@ def section(name: str, runs: Runs, scores: Mapping[str, Means]) -> str:
     first = next(iter(runs.values()))[0]
     load = f"{first.requests} requests, SLO {first.slo_s:.2f} s (first seed)."
     rows = [_row(row, scores[row], runs) for row in runs]
+    if (policy := scores.get(POLICY)) is not None and policy.bound is not None:
+        rows.append(["fluid bound", f"{policy.bound:.2f}", *["-"] * (len(COLUMNS) - 2)])
     verdict = "\n".join(f"- {line}" for line in verdicts(point, scores))
     return f"## {name}\n\n{load}\n\n{markdown_table(COLUMNS, rows)}\n\n{verdict}\n"
 
@@ -53,13 +57,21 @@ def verdicts(point: Point, scores: Mapping[str, Means]) -> list[str]:
     winners = [row for row, score in scores.items() if SYSTEMS[row].constant is not None and wins(score, policy)]
     lines = [f"constants that win: {', '.join(winners) or 'none'}"]
     if policy.attainment_per_class:
-        classes = (f"{slo} s {attainment:.2f} %" for slo, attainment in policy.attainment_per_class.items())
-        lines.append(f"attainment of the policy by SLO: {', '.join(classes)}")
+        by_key = FLOOD_KEY in policy.attainment_per_class
+        classes = (
+            (name if by_key else f"{name} s") + f" {attainment:.2f} %" + _accuracy(policy.accuracy_per_class.get(name))
+            for name, attainment in policy.attainment_per_class.items()
+        )
+        lines.append(f"the policy by {'key' if by_key else 'SLO'}: {', '.join(classes)}")
     if point.target is not None:
         gaps = missed(point.target, policy)
         wanted = f"{point.target.attainment:g} / {point.target.accuracy:g}"
         lines.append(f"target {wanted}: {'MISSED: ' + ', '.join(gaps) if gaps else 'reached'}")
     return lines
+
+
+def _accuracy(accuracy: float | None) -> str:
+    return "" if accuracy is None else f" at accuracy {accuracy:.2f}"
 
 
 def _row(row: str, score: Means, runs: Runs) -> list[str]:
@@ -96,7 +108,7 @@ def write(found: Mapping[str, Runs], seeds: Sequence[int], skipped: Mapping[str,
     scores = {point: {row: means(of_row) for row, of_row in rows.items()} for point, rows in found.items()}
     report.add(*(section(point, rows, scores[point]) for point, rows in found.items()))
     if reached := robustness(scores):
-        report.add("## A wrong profile, and no step predictor", target_list(reached))
+        report.add("## A wrong profile, no step predictor, an overload, a flood", target_list(reached))
     report.write(out / f"{NAME}.md")
     if scores:
         draw(scores).savefig(out / f"{NAME}.png", dpi=100)

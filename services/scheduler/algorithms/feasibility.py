@@ -1,5 +1,6 @@
 """Requests that miss their deadline even at the lowest confidence threshold, which needs the fewest steps. They are
-planned for a later deadline, so that they take neither quality nor time from requests that can be in time.
+planned for a later deadline, so that they take neither quality nor time from requests that can be in time. And patient
+requests, whose deadline is so far that they can wait until the load has fallen: it does not lower their level.
 
 Arrays hold n requests.
 """
@@ -10,35 +11,61 @@ from services.scheduler.algorithms.common_level import STEP_FACTOR
 from services.scheduler.algorithms.work_estimates import BatchLatency
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
-from shared.arrays import Float64, Int64
+from shared.arrays import Bool, Float64, Int64
 
 # A request that runs may be faster than estimated: it is infeasible only with less time left than this share of its
 # estimated time alone
 ALONE_SHARE = 0.7
+# In an overload, less than this share of its estimated time at the pace of its instance
+PACE_SHARE = 0.8
+# One that waits in an overload needs a reserve: those that start have the least time to spare, and all that turn out
+# harder than estimated would miss. So it needs this many times its estimated time, but at most a part of its SLO,
+# or else STEP_FACTOR times its estimated time.
+WAITING_FACTOR, MAX_SLO_SHARE = 2.0, 0.6
 # An infeasible request becomes feasible again only with this many times its least time left, so that small changes of
 # the estimate have no effect
 FEASIBLE_AGAIN = 1.25
 # The planned deadline of an infeasible request is the median SLO of the feasible ones from now, and at least this many
 # times its least time. It is set once.
 PLANNED_TIMES = 8.0
+PATIENT_TIMES = 50.0  # a patient request has this many times the time left that it needs at the highest threshold
 
 
-def least_seconds(rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet) -> Float64:
-    """The least time that each request needs at its lowest threshold. One that runs: ALONE_SHARE of its time alone on
-    the fastest instance. One that waits for room, as the instances are full: STEP_FACTOR times its steps at their mean
-    pace. Shapes: [n] -> [n]."""
-    instances = fleet.open.nonzero()[0]
-    if not len(instances):
+def least_seconds(
+    rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, *, overloaded: bool
+) -> Float64:
+    """The least time that each request needs at its lowest threshold. One that runs: a share of its time alone on the
+    fastest instance, in an overload at the pace of its own. One that waits for room, as the instances are full: by
+    their mean pace, with a reserve. Shapes: [n] -> [n]."""
+    if not fleet.open.any():
         return np.zeros(len(rows))
-    alone_s = float(latency.seconds(instances, np.ones(len(instances), np.int64)).min())
-    step_s = np.full(len(rows), ALONE_SHARE * alone_s)
-    waits = table.instance[rows] == NOWHERE
-    if waits.any():
-        observed_s, present_s = fleet.pace_s[instances], latency.seconds(instances, fleet.requests[instances])
-        mean_step_s = float(np.where(observed_s > 0, observed_s, present_s).mean())
-        step_s[waits] = max(STEP_FACTOR * mean_step_s, ALONE_SHARE * alone_s)
-    least_s: Float64 = table.least_steps[rows] * step_s
+    steps, at = table.least_steps[rows], table.instance[rows]
+    waits = at == NOWHERE
+    step_s = np.full(len(rows), ALONE_SHARE * alone_step_s(latency, fleet))
+    if overloaded:
+        step_s[~waits] = np.maximum(step_s[~waits], PACE_SHARE * fleet.pace_s[at[~waits]])
+    least_s: Float64 = steps * step_s
+    needed_s = steps[waits] * mean_pace_s(latency, fleet)
+    reserved_s = STEP_FACTOR * needed_s
+    if overloaded:
+        most_s = np.minimum(WAITING_FACTOR * needed_s, MAX_SLO_SHARE * table.slo_s[rows[waits]])
+        reserved_s = np.maximum(reserved_s, most_s)
+    least_s[waits] = np.maximum(reserved_s, least_s[waits])
     return least_s
+
+
+def alone_step_s(latency: BatchLatency, fleet: Fleet) -> float:
+    """Seconds of a step of a request that is alone on the fastest instance."""
+    instances = fleet.open.nonzero()[0]
+    return float(latency.seconds(instances, np.ones(len(instances), np.int64)).min())
+
+
+def mean_pace_s(latency: BatchLatency, fleet: Fleet) -> float:
+    """Seconds between two steps of a request, in the mean of the open instances: as observed, else an iteration of all
+    requests of each; less for an idle instance."""
+    instances = fleet.open.nonzero()[0]
+    observed_s, present_s = fleet.pace_s[instances], latency.seconds(instances, fleet.requests[instances])
+    return float(np.where(observed_s > 0, observed_s, present_s).mean())
 
 
 def plan_slos(rows: Int64, least_s: Float64, table: RequestTable, now_s: float) -> None:
@@ -53,3 +80,14 @@ def plan_slos(rows: Int64, least_s: Float64, table: RequestTable, now_s: float) 
         new_s = age_s + np.maximum(PLANNED_TIMES * least_s, usual_s)
         planned_s = np.where(is_infeasible, np.where(was_infeasible, table.planned_slo_s[rows], new_s), planned_s)
     table.planned_slo_s[rows] = planned_s
+
+
+def patient(
+    rows: Int64, most_steps: Float64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float
+) -> Bool:
+    """Which requests are patient. Shapes: rows and `most_steps`, left at the highest threshold, [n] -> [n]."""
+    if not fleet.open.any():
+        return np.zeros(len(rows), dtype=np.bool_)
+    step_s = max(mean_pace_s(latency, fleet), alone_step_s(latency, fleet))
+    is_patient: Bool = table.time_left_s(rows, now_s) > PATIENT_TIMES * step_s * most_steps
+    return is_patient

@@ -8,7 +8,7 @@ import numpy as np
 
 from services.scheduler.algorithms.batching import MIN_BATCH, of_one_kind, within_pace
 from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, highest_within, level_at, steps_at
-from services.scheduler.algorithms.feasibility import least_seconds, plan_slos
+from services.scheduler.algorithms.feasibility import least_seconds, patient, plan_slos
 from services.scheduler.algorithms.placement import MIN_DISPLACEMENT_S, place_with_displacement, step_latency
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
 from services.scheduler.policies.adaptive import AdaptivePolicy
@@ -25,7 +25,10 @@ from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.steps import RECOMPUTE
 
 PRICED_AT = 0.75  # of the range of candidates: the threshold at which work is priced
-MAX_BOOKED_FOR_PACE = 0.7  # booked share above which batches are not cut for the sake of urgent requests
+# Booked share above which the cell is overloaded: batches are not cut for the sake of urgent requests, and short
+# requests go first, as more of them can be in time
+OVERLOADED = 0.7
+MAX_SHORT_FIRST = 2.0  # SLOs by which a long request counts as due later, at most
 # The kinds of step run in separate iterations if merging them saves less than this share of a recompute iteration's
 # base: recompute steps can gather, and then share one base
 MAX_SHARED_LAUNCH = 0.5
@@ -56,7 +59,7 @@ class DiLaServePolicy(AdaptivePolicy):
         """Set the common level by the busy-seconds that the requests have left, each as a share of its SLO."""
         lowest, highest = float(self.candidates[0]), float(self.candidates[-1])
         rows = table.ticket.nonzero()[0]
-        self._booked = 0.0
+        overloaded, self._booked = self._overloaded, 0.0
         if len(rows):
             priced_at = np.full(len(rows), lowest + PRICED_AT * (highest - lowest))
             steps_left, recompute_left = self.estimates.remaining(rows)
@@ -68,7 +71,8 @@ class DiLaServePolicy(AdaptivePolicy):
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
             keys = float(table.cache_keys(rows).mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share, keys)
-            plan_slos(rows, least_seconds(rows, self._latency, table, fleet), table, now_s)
+            least_s = least_seconds(rows, self._latency, table, fleet, overloaded=overloaded)
+            plan_slos(rows, least_s, table, now_s)
             booked = booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet)
             self._booked = float(booked.sum())
             fleet.tight[:] = self._tight(rows, self._latency, table, fleet, now_s)
@@ -77,17 +81,37 @@ class DiLaServePolicy(AdaptivePolicy):
         self.keys.forget()
         if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
             self.keys.set_levels(rows, booked, lowest, highest, table)
+        if len(rows) and level < highest:
+            self._raise_patient(rows, steps_left[:, -1], booked, table, fleet, now_s)
         if self.infeasible == "lowest":
             table.level[rows[table.infeasible[rows]]] = lowest
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
+    def _raise_patient(
+        self, rows: Int64, most_steps: Float64, booked: Float64, table: RequestTable, fleet: Fleet, now_s: float
+    ) -> None:
+        """Patient requests wait behind all others, so the load of the moment need not lower them: they have the level
+        of the work booked until the first of them is due. Shapes: [n] each."""
+        assert self._latency is not None, "there are requests"
+        which = rows[patient(rows, most_steps, self._latency, table, fleet, now_s)]
+        if len(which):
+            window_s = table.time_left_s(which, now_s).min()
+            share = float(booked @ np.minimum(table.planned_slo_s[rows] / window_s, 1.0))
+            level = level_at(share, float(self.candidates[0]), float(self.candidates[-1]))
+            table.level[which] = np.maximum(table.level[which], level)
+
     def place(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> tuple[Int64, Int64]:
         """By priority, then by key share, then by deadline; requests that are late, or infeasible, count as
-        due `late_slos` SLOs later."""
+        due `late_slos` SLOs later. In an overload those that wait count as due later by their work: one SLO for the
+        mean work."""
         left_s, slo_s = table.time_left_s(rows, now_s), table.planned_slo_s[rows]
         due_s = np.where((left_s < 0) | table.infeasible[rows], left_s + self.late_slos * slo_s, left_s)
-        due_s[table.instance[rows] != NOWHERE] -= MIN_DISPLACEMENT_S
+        waits = table.instance[rows] == NOWHERE
+        due_s[~waits] -= MIN_DISPLACEMENT_S
+        if self._overloaded and waits.any():
+            work = table.tokens[rows[waits]] * table.least_steps[rows[waits]]
+            due_s[waits] += slo_s[waits] * np.minimum(work / work.mean(), MAX_SHORT_FIRST)
         order = np.lexsort((due_s, self.keys.shares_before(rows, due_s, table), -table.priority[rows]))
         urgent = (left_s < self.urgent_share * slo_s) & ~table.infeasible[rows]
         return place_with_displacement(rows[order], urgent[order], table, fleet, step_latency)
@@ -123,6 +147,10 @@ class DiLaServePolicy(AdaptivePolicy):
         predicted_s = steps_at(steps_left, self.candidates, thresholds) * pace
         return ThresholdChoice(thresholds, np.maximum(allowed, thresholds), predicted_s, pace)
 
+    @property
+    def _overloaded(self) -> bool:
+        return self._booked > OVERLOADED
+
     def _fitting(self, steps_left: Float64, left_s: Float64, pace: Float64) -> Float64:
         """The highest threshold at which each request meets its deadline; once late, the middle of the range.
 
@@ -140,7 +168,7 @@ class DiLaServePolicy(AdaptivePolicy):
     def _tight(self, rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
         """For each instance: whether a batch of all its requests is too slow for one of them. Shapes: rows [n]."""
         tight = np.zeros(len(fleet.tokens), dtype=np.bool_)
-        if self._booked > MAX_BOOKED_FOR_PACE:
+        if self._overloaded:
             return tight
         rows = rows[table.instance[rows] != NOWHERE]
         instances = table.instance[rows]

@@ -106,6 +106,7 @@ class RequestTable(Columns):
     estimate_step: Int32
     reads_choice: Bool  # it has labels, so each of its blocks takes one step
     is_one_shot: Bool  # the estimate is not the predictor's
+    correction: Float64  # factor on the predictor's answer in `steps_left`
     expected_steps: Float64  # that the tokens unmasked here take at the thresholds used, at the mean rates
     predicted_steps: Float64  # total, by the predictor's first answer; 0: no answer yet
     estimate_pending: Bool  # a request for a new estimate is sent

@@ -1,7 +1,8 @@
 """The steps that each request has left at each candidate threshold.
 
 The one-shot estimate is used until the step predictor answers, and while it is unavailable. At the end of each block it
-is corrected by the request's difficulty: its own steps so far over the steps expected. Each finished step is subtracted
+is corrected by the request's difficulty: its own steps so far over the steps expected. The predictor's answers are
+corrected by the cell's steps between two answers over those by which the answers fell. Each finished step is subtracted
 from the latest estimate.
 """
 
@@ -21,6 +22,8 @@ from shared.predictor_features import state_features
 PRIOR_STEPS = 4.0  # weight of the cell's mean difficulty against a request's own steps
 MEAN_STEPS = 5000.0  # steps over which the cell's mean difficulty is averaged
 FIRST_STEPS = 500.0  # steps at difficulty 1 with which that average begins
+MAX_CORRECTION = 4.0  # of the predictor's answers
+RESERVE = 1.25  # factor by which too high answers stay so: too low ones cost deadlines
 ENDING_WEIGHT = 0.02  # of one block in the moving share of texts that continue
 
 
@@ -36,6 +39,7 @@ class StepEstimates:
     _learns: bool = True  # False: as in the paper, the one-shot estimate stays as it was at arrival
     _counted: tuple[int, float] = (0, 0.0)  # steps, and steps expected, that the mean difficulty contains
     _recent: tuple[float, float] = (FIRST_STEPS, FIRST_STEPS)  # these of the last steps
+    _between: tuple[float, float] = (FIRST_STEPS, FIRST_STEPS)  # between two answers: steps, and fall of the answers
     _continues: float = 1.0  # share of the texts that continue after a block, where further blocks follow
 
     def request(self) -> list[RequestEstimates]:
@@ -69,13 +73,35 @@ class StepEstimates:
         known = rows >= 0
         rows = rows[known]
         self._totals.predictions += len(rows)
-        table.steps_left[rows] = steps_left[known] + self._closing_steps(rows)[:, None]
-        table.estimate_step[rows] = steps[known]
+        steps, answer, correction = steps[known], steps_left[known], 1.0
+        if self._learns:
+            self._learn_correction(rows, steps, answer)
+            correction = table.correction[rows] = self.correction
+        table.steps_left[rows] = correction * answer + self._closing_steps(rows)[:, None]
+        table.estimate_step[rows] = steps
         table.estimate_pending[rows] = table.is_one_shot[rows] = False
         first = rows[table.predicted_steps[rows] == 0]
         if len(first):
             at = candidate_of(table.pipeline.threshold[first], self._candidates)
             table.predicted_steps[first] = table.estimate_step[first] + table.steps_left[first, at]
+
+    def _learn_correction(self, rows: Int64, steps: Int32, answer: Float64) -> None:
+        """Compare the steps since the answer before with the fall of the answers. Shapes: [n], [n], [n, c]."""
+        table = self._table
+        again = ~table.is_one_shot[rows] & ~table.has_edits[rows]
+        rows, steps, answer = rows[again], steps[again], answer[again]
+        at = candidate_of(table.pipeline.threshold[rows], self._candidates)
+        fall = table.steps_left[rows, at] / table.correction[rows] - answer[np.arange(len(rows)), at]
+        done = float((steps - table.estimate_step[rows]).sum())
+        kept = math.exp(-done / MEAN_STEPS)
+        self._between = kept * self._between[0] + done, kept * self._between[1] + float(fall.sum())
+
+    @property
+    def correction(self) -> float:
+        """The factor on the predictor's answers."""
+        done, fall = self._between
+        ratio = done / max(fall, 1.0)
+        return min(max(ratio, min(RESERVE * ratio, 1.0)), MAX_CORRECTION)
 
     def fall_back(self, tickets: Int64) -> None:
         """Use the one-shot estimate: the predictor did not answer."""

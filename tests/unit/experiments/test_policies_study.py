@@ -6,18 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from experiments.policies.arrivals import LOOSE_SLO_S, TIGHT_SLO_S, arrivals, with_mixed_slos
+from experiments.policies.arrivals import FLOOD_KEY, OTHER_KEYS, arrivals, with_flood, with_mixed_slos, with_other_slo
+from experiments.policies.bound import most_in_time
 from experiments.policies.points import POINTS, POLICY, Target, recompute_intercept_s
 from experiments.policies.rows import ONE_SHOT, SYSTEMS
-from experiments.policies.runs import Figures, Run, longest
+from experiments.policies.runs import Figures, Run, longest, with_wrong_predictor
 from experiments.policies.store import RunStore
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import verdicts, write
 from experiments.policies.verdicts import Means, means, missed, robustness, wins
 from experiments.standard_errors import mean_difference
+from services.predictor.queries import Query
 from shared.errors import BadInput
+from shared.predictor_features import STATE_FEATURES
 from simulator.lengths import DATA
+from simulator.scenario import with_trained_predictor
 from simulator.workload import make_trace
 
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data beside the project is not there")
@@ -85,6 +91,19 @@ def test_a_wrong_profile_and_one_shot_estimates_may_cost_a_stated_part() -> None
     }
 
 
+@pytest.mark.parametrize(("attainment", "reached"), [(56.0, True), (54.0, False)])
+def test_an_overload_has_a_target_by_the_fluid_bound(attainment: float, reached: bool) -> None:
+    assert list(robustness({"overload-40": {POLICY: score(attainment, 66.6, bound=69.0)}}).values()) == [reached]
+
+
+@pytest.mark.parametrize(("others", "reached"), [((99.2, 78.2), True), ((98.5, 78.5), False), ((99.5, 77.8), False)])
+def test_a_flood_of_one_key_may_cost_the_others_a_stated_part(others: tuple[float, float], reached: bool) -> None:
+    attainment, accuracy = ({"other keys": value, FLOOD_KEY: 20.0} for value in others)
+    flooded = score(40.0, 70.0, attainment_per_class=attainment, accuracy_per_class=accuracy)
+    scores = {"key-flood": {POLICY: flooded}, "key-flood-absent": {POLICY: score(100.0, 78.5)}}
+    assert list(robustness(scores).values()) == [reached]
+
+
 @needs_data
 @pytest.mark.parametrize(
     ("point", "requests", "rps"),
@@ -111,8 +130,54 @@ def test_the_step_is_from_a_tenth_of_the_rate_to_all_of_it() -> None:
 
 def test_half_of_the_mixed_requests_have_the_tight_slo() -> None:
     workload = make_trace(np.arange(9.0), np.full(9, 10), np.full(9, 32))
-    mixed = with_mixed_slos(workload, np.random.default_rng(0))
-    assert sorted(mixed.slo_s.tolist()) == [TIGHT_SLO_S] * 4 + [LOOSE_SLO_S] * 5
+    mixed = with_mixed_slos(workload, (6.6, 39.6), np.random.default_rng(0))
+    assert sorted(mixed.slo_s.tolist()) == [6.6] * 4 + [39.6] * 5
+
+
+def test_some_requests_have_an_slo_of_their_own() -> None:
+    workload = make_trace(np.arange(400.0), np.full(400, 10), np.full(400, 32))
+    slo_s = with_other_slo(workload, 0.5, 0.25, np.random.default_rng(0)).slo_s
+    assert np.count_nonzero(slo_s == 0.5) == pytest.approx(100, abs=20)
+    assert np.isnan(slo_s[slo_s != 0.5]).all()
+
+
+@pytest.mark.parametrize("rps", [0.0, 4.0])
+def test_a_flood_leaves_the_requests_of_the_other_keys_as_they_are(rps: float) -> None:
+    workload = make_trace(np.arange(100.0), np.arange(100), np.full(100, 32))
+    flooded = with_flood(workload, rps, np.random.default_rng(0))
+    others = flooded.key != FLOOD_KEY
+    assert flooded.prompt_tokens[others].tolist() == list(range(100))
+    assert set(flooded.key[others]) == set(OTHER_KEYS)
+    assert np.count_nonzero(~others) == rps * 99
+
+
+@pytest.mark.parametrize(
+    ("due_s", "work_s", "instances", "most"),
+    [
+        ([10, 10, 10], [4, 4, 2], 1, 3),  # all fit
+        ([10, 10, 10], [8, 8, 2], 1, 2),  # the small one, and one of the others
+        ([10, 10, 10], [8, 8, 2], 2, 3),
+        ([4, 10, 10], [8, 4, 4], 1, 2.25),  # a quarter of the first, whose slots end before it
+        ([10, 10, 10], [20, 20, 20], 1, 0.5),  # fractions count
+    ],
+)
+def test_the_bound_takes_what_most_requests_need(
+    due_s: list[float], work_s: list[float], instances: int, most: float
+) -> None:
+    arrival_s = np.zeros(3)
+    assert most_in_time(arrival_s, np.array(due_s), np.array(work_s), instances) == pytest.approx(most)
+
+
+@given(st.integers(0, 10_000))
+def test_the_bound_is_at_least_what_a_first_come_first_served_queue_reaches(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    arrival_s, work_s = np.sort(random.uniform(0, 20, 12)), random.uniform(0.1, 4, 12)
+    due_s, free_s, in_time = arrival_s + random.uniform(2, 12, 12), 0.0, 0
+    for arrived, due, work in zip(arrival_s, due_s, work_s, strict=True):
+        ends = max(free_s, arrived) + work
+        if ends <= due:
+            free_s, in_time = ends, in_time + 1
+    assert most_in_time(arrival_s, due_s, work_s, 1) >= in_time - 1e-6
 
 
 def test_the_longest_tenth_is_by_output_then_by_prompt() -> None:
@@ -160,12 +225,22 @@ def test_stored_runs_are_not_simulated_again(small: list[Run], store: RunStore) 
 def test_a_new_store_on_the_same_file_has_the_runs(
     small: list[Run], store: RunStore, tmp_path: Path, accuracy_met: float | None
 ) -> None:
-    given = figures(99.1234, accuracy_met=accuracy_met, attainment_per_class={"6.6": 98.5, "39.6": 100.0})
+    per_class = {"6.6": 98.5, "39.6": 100.0}
+    written = figures(
+        99.1234, accuracy_met=accuracy_met, attainment_per_class=per_class, accuracy_per_class=per_class, bound=99.5
+    )
     store.add(small[1], figures())
-    store.add(small[0], given)
+    store.add(small[0], written)
     read = RunStore(tmp_path / "runs" / "policies.csv")
-    assert [read.get(run) for run in small] == [given, figures()]
+    assert [read.get(run) for run in small] == [written, figures()]
     assert read.get(replace(small[0], seed=1)) is None
+
+
+def test_figures_of_an_earlier_study_lack_the_later_columns(small: list[Run], store: RunStore, tmp_path: Path) -> None:
+    store.add(small[0], figures())
+    path = tmp_path / "runs" / "policies.csv"
+    path.write_text("\n".join(line.rsplit(",", 2)[0] for line in path.read_text().splitlines()))
+    assert RunStore(path).get(small[0]) == figures()
 
 
 def test_the_report_holds_the_rows_with_all_seeds(small: list[Run], store: RunStore, tmp_path: Path) -> None:
@@ -194,3 +269,16 @@ def test_a_wrong_profile_is_registered_and_the_right_one_simulated() -> None:
     assert scenario.registered is not None
     for (tp, kind), curve in scenario.profile.curves.items():
         assert scenario.registered.curves[tp, kind].latency_s == pytest.approx(2 * curve.latency_s)
+
+
+def test_the_wrong_predictor_answers_a_part_of_the_right_one() -> None:
+    point = replace(POINTS["gsm8k-16-estimates-low"], requests=4)
+    workload = make_trace(np.zeros(4), np.full(4, 100), np.full(4, 64))
+    scenario = Run(point, SYSTEMS[POLICY], 0).scenario(workload)
+    right, wrong = with_trained_predictor(scenario, workload).live, with_wrong_predictor(scenario, workload, 0.5).live
+    assert right is not None
+    assert wrong is not None
+    features = np.zeros((1, len(STATE_FEATURES)), np.float32)
+    query = Query(features, np.array([0.5, 0.9], np.float32), np.array([64]), np.array([2]))
+    [expected], [found] = right[0].steps_left([query]), wrong[0].steps_left([query])
+    assert found.tolist() == (0.5 * expected).tolist()

@@ -111,3 +111,26 @@ def test_at_least_the_current_block_is_left(ended: list[bool], output_blocks: in
     steps, recomputes = cell.core.estimates.remaining(np.array([0]))
     assert np.all(steps >= 1 - 1e-9)
     assert np.all((recomputes >= 0) & (recomputes <= np.minimum(steps, blocks_left)))
+
+
+@pytest.mark.parametrize(
+    ("share", "policy", "corrected"),
+    [
+        (0.5, "dilaserve", 1.0),
+        (1.0, "dilaserve", 1.0),
+        (1.2, "dilaserve", 1.2),  # a reserve stays
+        (2.0, "dilaserve", 1.25),
+        (0.5, "paper", 0.5),
+    ],
+)
+def test_a_predictor_that_is_wrong_by_a_factor_is_corrected(share: float, policy: str, corrected: float) -> None:
+    """It answers a share of the true steps. The paper's policy uses its answers as they are."""
+    cell = make_cell({"a-1": 1}, policy=policy)
+    cell.send(arrival("r"))
+    table, total = cell.core.table, 5000
+    for done in range(0, total, 50):
+        table.steps[0] = done
+        answer = np.full((1, 3), share * (total - done))
+        cell.core.estimates.apply(table.ticket[[0]], table.steps[[0]], answer)
+    factors = table.steps_left[0] / (total - done)
+    assert factors.tolist() == pytest.approx([corrected] * 3, abs=0.1)

@@ -1,5 +1,6 @@
 """Requests whose deadline no threshold meets take nothing from the others."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.algorithms.feasibility import FEASIBLE_AGAIN, PLANNED_TIMES, plan_slos
+from services.scheduler.algorithms.feasibility import FEASIBLE_AGAIN, PLANNED_TIMES, least_seconds, plan_slos
+from services.scheduler.algorithms.work_estimates import BatchLatency
 from services.scheduler.state.request_table import RequestTable
 from tests.builders import arrival
 from tests.support.scripted_cell import THRESHOLDS, ScriptedCell, jobs_in, make_cell, registered
@@ -100,3 +102,67 @@ def test_one_patient_request_does_not_make_the_infeasible_ones_wait() -> None:
     plan_slos(rows, np.full(4, 1.0), table, float(table.arrival_s[rows[0]]))
     assert table.infeasible[rows].tolist() == [True, False, False, False]
     assert table.planned_slo_s[rows].tolist() == [12.0, 10.0, 12.0, 86_400.0]
+
+
+PATIENT_S = 86_400.0
+
+
+def test_a_patient_request_keeps_its_level_in_an_overload_of_urgent_ones() -> None:
+    cell = cell_of()
+    cell.send(arrival("patient", slo_s=PATIENT_S), *[arrival(f"r{i}", slo_s=60.0) for i in range(40)])
+    assert level_of(cell, "r0") == THRESHOLDS[0]
+    assert level_of(cell, "patient") == THRESHOLDS[-1]
+
+
+def test_patient_requests_have_a_lower_level_if_they_themselves_are_too_many() -> None:
+    cell = cell_of()
+    cell.send(*[arrival(f"r{i}", output_tokens=2048, slo_s=PATIENT_S) for i in range(300)])
+    assert THRESHOLDS[0] < level_of(cell, "r0") < THRESHOLDS[-1]
+
+
+def test_a_request_is_no_longer_patient_when_its_deadline_is_near() -> None:
+    cell = cell_of()
+    cell.send(arrival("patient", slo_s=PATIENT_S))
+    cell.now_s += PATIENT_S - 60.0
+    cell.send(*[replace(arrival(f"r{i}", slo_s=60.0), arrival_s=cell.now_s) for i in range(40)])
+    assert level_of(cell, "patient") == THRESHOLDS[0]
+
+
+def test_a_patient_request_waits_behind_urgent_ones() -> None:
+    cell = make_cell({}, policy="dilaserve")
+    cell.send(arrival("patient", slo_s=PATIENT_S), arrival("urgent", slo_s=600.0))
+    [sent] = jobs_in(cell.send(registered("a-1", max_batch_requests=1)))
+    assert [state.request_id for state in sent.jobs.states] == ["urgent"]
+
+
+@pytest.mark.parametrize(("others", "first"), [(0, "long"), (60, "short")])
+def test_in_an_overload_short_requests_go_first(others: int, first: str) -> None:
+    cell = make_cell({}, policy="dilaserve", caching=True)
+    requests = [arrival("long", output_tokens=1024, slo_s=300.0), arrival("short", output_tokens=32, slo_s=310.0)]
+    cell.send(*requests, *[arrival(f"r{i}", output_tokens=512, slo_s=300.0) for i in range(others)])
+    [sent] = jobs_in(cell.send(registered("a-1", max_batch_requests=1)))
+    assert [state.request_id for state in sent.jobs.states] == [first]
+
+
+@pytest.mark.parametrize(
+    ("overloaded", "slo_s", "paces"),
+    [
+        (False, 100.0, 1.2),
+        (True, 1000.0, 2.0),
+        (True, 50.0, 0.6 * 50 / 16),  # at most 60 % of its SLO
+        (True, 20.0, 1.2),  # but no less than without an overload
+    ],
+)
+def test_a_request_that_waits_in_an_overload_needs_a_reserve(overloaded: bool, slo_s: float, paces: float) -> None:
+    """It takes 16 steps at the lowest threshold, of one second each."""
+    cell = make_cell({}, policy="dilaserve", caching=True)
+    cell.send(registered("a-1", max_batch_requests=1))
+    cell.send(arrival("runs"))
+    cell.send(arrival("waits", slo_s=slo_s))
+    cell.core.fleet.pace_s[0] = 1.0
+    table = cell.core.table
+    latency = BatchLatency(cell.core.fleet, tokens=128, block_length=32, recompute_share=0.1)
+    rows = np.array([table.row_of["waits"], table.row_of["runs"]])
+    waits_s, runs_s = least_seconds(rows, latency, table, cell.core.fleet, overloaded=overloaded).tolist()
+    assert waits_s == pytest.approx(16 * paces)
+    assert (runs_s == pytest.approx(0.8 * table.least_steps[rows[1]])) == overloaded
