@@ -33,6 +33,7 @@ class RequestState(Sampling, msgspec.Struct, frozen=True, kw_only=True, omit_def
     prompt_length: int  # tokens
     block_length: int  # tokens
     canvas: bytes  # int32 [P + O]: the prompt, then the output with its masks
+    confidences: bytes = b""  # float32 of the first output tokens, when they were unmasked; 0: none, or not known
     seed: int = 0
     trace: dict[str, str] = {}  # W3C trace context
     guesses: bool = False  # whether its client wants provisional tokens

@@ -8,7 +8,16 @@ import msgspec
 import numpy as np
 
 from services.worker.engine.engine import Engine
-from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.arrays import (
+    Float32,
+    Int32,
+    pack_float32,
+    pack_int32,
+    pack_int64,
+    unpack_float32,
+    unpack_int32,
+    unpack_int64,
+)
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 
 
@@ -27,12 +36,14 @@ class Decode:
     cached: bool = False  # whether the steps of a block after its first are cache steps
     is_aligned: bool = False  # of a block-causal model: blocks lie on a grid of absolute positions
     output: Int32 = field(init=False)
+    known: Float32 = field(init=False)  # confidences of the output
     trace: list[tuple[int, list[int], list[int]]] = field(default_factory=list)  # block, positions, tokens
     confidences: list[list[float]] = field(default_factory=list)
     stats: list[list[float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.output = np.full(self.output_length, self.mask_id, dtype=np.int32)
+        self.known = np.zeros(self.output_length, dtype=np.float32)
 
     @property
     def done(self) -> bool:
@@ -56,6 +67,7 @@ class Decode:
             prompt_length=len(self.prompt),
             block_length=self.block_length,
             canvas=pack_int32([*self.prompt, *self.output]),
+            confidences=self.known.tobytes(),
             temperature=self.temperature,
             seed=self.seed,
         )
@@ -63,7 +75,7 @@ class Decode:
     def apply(self, positions: list[int], tokens: list[int], confidences: list[float], stats: list[float]) -> None:
         assert all(self.output[position] == self.mask_id for position in positions)
         self.trace.append((self.block, positions, tokens))
-        self.output[positions] = tokens
+        self.output[positions], self.known[positions] = tokens, confidences
         self.confidences.append(confidences)
         self.stats.append(stats)
 

@@ -29,7 +29,7 @@ def take_checkpoint(table: RequestTable, row: int, *, block_ended: bool = False)
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
         block_ids=output_ids[done:stored].tobytes(),
-        confidences=table.confidences(row)[:stored].tobytes() if entry.arrived.request.logprobs else b"",
+        confidences=table.confidences(row)[:stored].tobytes(),
         top_tokens=entry.top_tokens.read(np.flatnonzero(output_ids[:stored] != MASKED)) if entry.top_tokens else None,
         choices=entry.choices.tobytes() if entry.choices is not None else b"",
         block_length=length,
@@ -71,7 +71,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
         return
     table.suspect[row] = checkpoint.is_suspect
     table.output_ids(row)[:stored] = output_ids
-    if logprobs:
+    if checkpoint.confidences:
         table.confidences(row)[:stored] = unpack_float32(checkpoint.confidences)
     table.find_block(row, len(checkpoint.output_ids) // 4 if table.has_edits[row] else None)
     table.estimate_masks_left[row] = table.masks_left[row]
@@ -109,7 +109,7 @@ def _damage(checkpoint: Checkpoint, offset: int, vocab_size: int, mask_token_id:
         return "a column is not of int32 or float32"
     output_ids, block_ids, *counts = (unpack_int32(column) for column in columns)
     confidences = unpack_float32(checkpoint.confidences)
-    lacks_confidences = logprobs and len(confidences) != len(output_ids) + len(block_ids)
+    lacks_confidences = (logprobs or len(confidences)) and len(confidences) != len(output_ids) + len(block_ids)
     block = checkpoint.block_length - (0 if len(output_ids) else offset)
     if len(block_ids) not in (0, block) or lacks_confidences:
         return "the current block is not whole, or a token has no confidence"

@@ -116,6 +116,7 @@ class JobEncoder:
             prompt_length=len(arrived.prompt_ids),
             block_length=arrived.request.block_length,
             canvas=pack_int32(np.concatenate([arrived.prompt_ids, filled])),
+            confidences=table.confidences(row)[: int(table.block_stop(row))].tobytes() if table.steps[row] else b"",
             seed=_seed(arrived.request),
             **arrived.request.own_fields(),
             edit_threshold=arrived.edit_threshold,

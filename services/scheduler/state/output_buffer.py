@@ -15,7 +15,7 @@ class OutputBuffer:
 
     def __init__(self) -> None:
         self.tokens: Int32 = np.full(1 << 14, MASKED, dtype=np.int32)  # [tokens]; it is replaced when it grows
-        self.confidences: Float32 = np.zeros(len(self.tokens), dtype=np.float32)  # of the tokens; masked: any value
+        self.confidences: Float32 = np.zeros(len(self.tokens), dtype=np.float32)  # of the tokens; 0: none, or not known
         self._free: dict[int, list[int]] = defaultdict(list)  # starts of unused parts, by length
         self._end = 0  # of the parts in use or free
 
@@ -25,6 +25,7 @@ class OutputBuffer:
         if self._free[length]:
             start = self._free[length].pop()
             self.tokens[start : start + length] = MASKED
+            self.confidences[start : start + length] = 0
             return start
         start, self._end = self._end, self._end + length
         while self._end > len(self.tokens):

@@ -299,7 +299,8 @@ class RequestTable(Columns):
         return self.outputs.tokens[start : start + self.output_length[row]]
 
     def confidences(self, row: int) -> Float32:
-        """As `output_ids`, the confidence of each token at the step that unmasked it; any value where it is masked."""
+        """As `output_ids`, the confidence of each token at the step that unmasked it; 0 where it is masked, pinned or
+        from a checkpoint without."""
         start = self.output_start[row]
         return self.outputs.confidences[start : start + self.output_length[row]]
 

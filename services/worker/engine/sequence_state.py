@@ -10,7 +10,7 @@ from services.worker.model.families import ModelConfig
 from services.worker.model.logit_changes import RequestChanges
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.state_sets import StateSets
-from shared.arrays import Float32, Int32, Int64, unpack_int32
+from shared.arrays import Float32, Int32, Int64, unpack_float32, unpack_int32
 from shared.bus.codec import decode, encode
 from shared.edits import ends_block
 from shared.errors import BadInput
@@ -152,7 +152,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         prompt_length=state.prompt_length,
         block_length=state.block_length,
         canvas=canvas,
-        confidences=np.full(len(canvas) - state.prompt_length, np.nan, dtype=np.float32),
+        confidences=_confidences(state, canvas[state.prompt_length :], config),
         sampling=sampling,
         seed=state.seed,
         changes=RequestChanges.of(sampling, canvas[: state.prompt_length]) if changes_logits else None,
@@ -206,6 +206,19 @@ def _pinned(state: RequestState, output: Int32, config: ModelConfig) -> Int32:
     if len(pinned) and state.edit_threshold < 1:
         raise BadInput("tokens cannot change in an output with pinned ones", "edit_threshold")
     return pinned
+
+
+def _confidences(state: RequestState, output: Int32, config: ModelConfig) -> Float32:
+    """Those of the tokens that are unmasked already, NaN elsewhere. Raises: BadInput."""
+    if len(state.confidences) % 4 or len(state.confidences) > 4 * len(output):
+        raise BadInput("confidences must be float32, at most one for each token of the output", "confidences")
+    given = unpack_float32(state.confidences)
+    if not ((given >= 0) & (given <= 1)).all():
+        raise BadInput("confidences must be in 0..1", "confidences")
+    known = np.full(len(output), np.nan, dtype=np.float32)
+    is_known = (given > 0) & (output[: len(given)] != config.mask_token_id)
+    known[: len(given)][is_known] = given[is_known]
+    return known
 
 
 def _int32(data: bytes, name: str) -> Int32:

@@ -13,7 +13,7 @@ from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.service import is_urgent
 from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.output_buffer import MASKED
-from shared.arrays import pack_float32, pack_int32, unpack_int32
+from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import OutcomeStatus, TopTokens
 from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
@@ -76,6 +76,8 @@ def test_streamed_tokens_survive_the_scheduler(steps: int, per_step: int, offset
     [state] = [state for c in commands if isinstance(c, SendJobs) for state in c.jobs.states]
     canvas = unpack_int32(state.canvas)[state.prompt_length :]
     assert {position: int(token) for position, token in enumerate(canvas) if token != MASK_ID} == seen
+    known = unpack_float32(state.confidences)
+    assert set(np.flatnonzero(known).tolist()) == set(seen)
     while not (finished := [c for c in commands if isinstance(c, FinishRequest)]):
         commands = run(core, worker, commands)
         assert seen.keys().isdisjoint(streamed(commands))

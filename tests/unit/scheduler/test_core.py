@@ -323,7 +323,11 @@ def test_requests_of_a_lost_instance_continue_elsewhere_with_their_tokens() -> N
     core.cycle([worker.run(first.jobs)], 100.1)
     commands = core.cycle([registered("b-1"), InstanceLost("a-1")], 100.2)
     [moved] = of_kind(commands, SendJobs)
-    assert unpack_int32(moved.jobs.states[0].canvas).tolist()[3:5] == [10, 11]
+    state = moved.jobs.states[0]
+    assert unpack_int32(state.canvas).tolist()[3:5] == [10, 11]
+    known = unpack_float32(state.confidences)
+    assert (known[:2] > 0).all()
+    assert not known[2:].any()
     [finish] = serve(core, {"b-1": Worker("b-1")}, commands)
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
     assert finish.stats is not None

@@ -116,3 +116,4 @@ def test_a_request_that_moves_gets_the_same_text(
     moved = decode(family, mode, threshold, temperature, moves)
     assert moved.trace == stays.trace
     assert moved.confidences == stays.confidences
+    assert moved.stats == stays.stats
