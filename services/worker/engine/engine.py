@@ -20,7 +20,7 @@ from services.worker.engine.kv_reservations import KvReservations, tickets_to_ev
 from services.worker.engine.readers import READERS
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_jobs import StepJob, read_jobs
-from services.worker.engine.step_results import IterationResult, RanBatch, StepOutcome, StepReport
+from services.worker.engine.step_results import IterationResult, RanBatch, StepOutcome, StepReport, joined, write_tokens
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import ModelRunner
 from services.worker.patterns.constraint import PatternConstraint
@@ -147,7 +147,9 @@ class Engine:
         if outcome is None and not (report.missing or report.failures):
             return None
         latency_s = time.perf_counter() - started
-        return IterationResult(self._instance_id, self._epoch, outcome, [job for _, job in picked], report, latency_s)
+        failed = {failure.ticket for failure in report.failures}
+        jobs = [job for _, job in picked if job.ticket not in failed]
+        return IterationResult(self._instance_id, self._epoch, outcome, jobs, report, latency_s)
 
     def _pack(self, picked: list[tuple[Part, StepJob]]) -> ForwardBatch | None:
         """The batch of these parts, without moves. Returns: None if the form, the tokens or the fields of a request
@@ -175,14 +177,26 @@ class Engine:
 
     def _run_batch(self, parts: list[Part], batch: ForwardBatch) -> StepOutcome:
         self._rebuild_caches([part for part in parts if part.rebuilds])
-        batch = replace(batch, moves=self._cache.take_moves())
-        ran = RanBatch(parts, batch, self._runner.run(batch), self.config.mask_token_id, self._report)
-        for read in READERS:
-            read(ran)
-        for part in parts:
-            part.mark_as_run()
-        self._cache.store(part.sequence for part in parts)
-        return ran.outcome
+        batches = self._read(parts, replace(batch, moves=self._cache.take_moves()))
+        for ran in batches:
+            write_tokens(ran)
+            self._report.add(ran.report)
+            self._cache.store(part.sequence for part in ran.parts)
+        return joined([ran.outcome for ran in batches])
+
+    def _read(self, parts: list[Part], batch: ForwardBatch) -> list[RanBatch]:
+        """Run a batch and read its predictions. If that raises an error, each part runs again alone, and a request for
+        which it raises an error alone fails. Returns: the batches that were read."""
+        ran = RanBatch(parts, batch, self._runner.run(batch), self.config.mask_token_id)
+        try:
+            for read in READERS:
+                read(ran)
+        except Exception as error:
+            if len(parts) > 1:
+                return [ran for part in parts for ran in self._read([part], pack([part], self.config))]
+            self._fault(parts[0].sequence.ticket, error)
+            return []
+        return [ran]
 
     def _rebuild_caches(self, parts: list[Part]) -> None:
         """Fill the caches of requests that moved here within a block. The predictions are those of an earlier step."""

@@ -1,9 +1,10 @@
-"""Readers of a batch's predictions: the tokens that the step writes, and what only some clients want."""
+"""Readers of a batch's predictions: the tokens that the step writes, and what only some clients want. They change no
+request, so that a batch can run again without a request that makes one of them fail."""
 
 import numpy as np
 
 from services.worker.engine.choices import read_choices
-from services.worker.engine.step_results import RanBatch, write_tokens
+from services.worker.engine.step_results import RanBatch, choose_tokens
 from shared.arrays import pack_float32, pack_int32
 from shared.messages.requests import Guesses
 from shared.messages.steps import StepTopTokens
@@ -35,7 +36,7 @@ def read_provisional_tokens(ran: RanBatch) -> None:
         sequence = part.sequence
         if sequence.wants_provisional:
             candidates = ran.batch.candidates[rows]
-            is_masked = sequence.canvas[candidates] == ran.mask_token_id
+            is_masked = (ran.batch.current[rows] == ran.mask_token_id) & ~ran.chosen[rows]
             message = Guesses(
                 step=part.step,
                 positions=pack_int32(candidates[is_masked] - sequence.prompt_length),
@@ -45,4 +46,4 @@ def read_provisional_tokens(ran: RanBatch) -> None:
             ran.report.provisional.append((sequence.request_id, message))
 
 
-READERS = (read_choices, write_tokens, read_top_tokens, read_provisional_tokens)  # in this order
+READERS = (read_choices, choose_tokens, read_top_tokens, read_provisional_tokens)  # in this order

@@ -32,6 +32,22 @@ _NONE, _NO_STATS = np.zeros(0, dtype=np.int64), np.zeros((0, 5), dtype=np.float3
 NO_OUTCOME = StepOutcome(_NONE, _NONE, _NONE, _NONE.astype(np.float64), _NO_STATS, _NONE, batch_tokens=0)
 
 
+def joined(outcomes: Sequence[StepOutcome]) -> StepOutcome:
+    """The outcome of batches that ran one after another in one iteration."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    every = [NO_OUTCOME, *outcomes]
+    return StepOutcome(
+        counts=np.concatenate([each.counts for each in every]),
+        positions=np.concatenate([each.positions for each in every]),
+        tokens=np.concatenate([each.tokens for each in every]),
+        confidences=np.concatenate([each.confidences for each in every]),
+        stats=np.concatenate([each.stats for each in every]),
+        cached=np.concatenate([each.cached for each in every]),
+        batch_tokens=sum(each.batch_tokens for each in every),
+    )
+
+
 @dataclass(slots=True)
 class StepReport:
     """The report of an iteration on jobs that did not run, and its provisional tokens."""
@@ -41,6 +57,11 @@ class StepReport:
     provisional: list[tuple[str, Guesses]] = field(default_factory=list)  # with the request's id
     top_tokens: list[StepTopTokens] = field(default_factory=list)
     choices: list[StepChoices] = field(default_factory=list)
+
+    def add(self, other: "StepReport") -> None:
+        """Add what another report has."""
+        for name in ("missing", "failures", "provisional", "top_tokens", "choices"):
+            getattr(self, name).extend(getattr(other, name))
 
     def fail(self, ticket: int, message: str, field: str | None = None) -> None:
         """`field`: of the request, if that is invalid."""
@@ -90,8 +111,9 @@ class RanBatch:
     batch: ForwardBatch
     predictions: TokenPredictions
     mask_token_id: int
-    report: StepReport
-    outcome: StepOutcome = NO_OUTCOME  # once `write_tokens` has read the predictions
+    report: StepReport = field(default_factory=StepReport)
+    chosen: Bool = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))  # [R], once `choose_tokens` has run
+    outcome: StepOutcome = NO_OUTCOME  # likewise
 
     @property
     def rows(self) -> Iterator[tuple[Part, slice]]:
@@ -99,23 +121,18 @@ class RanBatch:
         return zip(self.parts, slices_of(self.batch.counts), strict=True)
 
 
-def write_tokens(ran: RanBatch) -> None:
-    """Write the selected tokens and their confidences to the sequences (which this modifies), and the outcome."""
+def choose_tokens(ran: RanBatch) -> None:
+    """Choose the tokens that the step writes."""
     parts, batch, predictions = ran.parts, ran.batch, ran.predictions
-    chosen = _selected_together(ran) if len(batch.constrained) else predictions.selected
+    chosen = ran.chosen = _selected_together(ran) if len(batch.constrained) else predictions.selected
     prompts = np.array([part.sequence.prompt_length for part in parts], dtype=np.int64)
     positions = batch.candidates - np.repeat(prompts, batch.counts)  # [R], from the start of the output
     known = np.full((len(parts), max(len(part.sequence.confidences) for part in parts)), np.nan, dtype=np.float32)
     for index, (part, rows) in enumerate(ran.rows):
-        sequence, written = part.sequence, rows.start + np.flatnonzero(chosen[rows])
+        sequence = part.sequence
         known[index, : len(sequence.confidences)] = sequence.confidences
         unknown = rows.start + np.flatnonzero(np.isnan(known[index, positions[rows]])) if sequence.edits else rows
         known[index, positions[unknown]] = predictions.confidences[unknown]
-        sequence.canvas[sequence.prompt_length + positions[written]] = predictions.tokens[written]
-        sequence.confidences[positions[written]] = predictions.confidences[written]
-        if sequence.edits:
-            began_without_masks = ran.mask_token_id not in batch.current[rows]
-            sequence.count_step(part.block, len(written), began_without_masks=began_without_masks)
     ran.outcome = StepOutcome(
         counts=np.add.reduceat(chosen.astype(np.int64), np.cumsum(batch.counts) - batch.counts),
         positions=positions[chosen],
@@ -125,6 +142,20 @@ def write_tokens(ran: RanBatch) -> None:
         cached=np.array([part.sequence.loaded_at_arrival for part in parts], dtype=np.int64),
         batch_tokens=len(batch.tokens),
     )
+
+
+def write_tokens(ran: RanBatch) -> None:
+    """Write the chosen tokens and their confidences to the sequences, which this modifies."""
+    batch, predictions = ran.batch, ran.predictions
+    for part, rows in ran.rows:
+        sequence, written = part.sequence, rows.start + np.flatnonzero(ran.chosen[rows])
+        positions = batch.candidates[written]
+        sequence.canvas[positions] = predictions.tokens[written]
+        sequence.confidences[positions - sequence.prompt_length] = predictions.confidences[written]
+        if sequence.edits:
+            began_without_masks = ran.mask_token_id not in batch.current[rows]
+            sequence.count_step(part.block, len(written), began_without_masks=began_without_masks)
+        part.mark_as_run()
 
 
 def _selected_together(ran: RanBatch) -> Bool:

@@ -15,9 +15,12 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
+from services.worker.engine import engine as engine_module
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine
+from services.worker.engine.readers import READERS
 from services.worker.engine.step_jobs import StepJob
+from services.worker.engine.step_results import RanBatch
 from services.worker.patterns import pattern_cache, state_sets
 from services.worker.patterns.pattern_cache import PatternCache, PatternCompiler, PatternSource
 from services.worker.patterns.state_sets import StateSets
@@ -128,7 +131,8 @@ class BrokenPatterns(Patterns):
         return broken
 
 
-@pytest.mark.parametrize("name", ["has_common", "mask"])  # while it is checked, and while a batch is packed
+# While it is checked, while a batch is packed, and after its forward
+@pytest.mark.parametrize("name", ["has_common", "mask", "allows"])
 def test_a_form_that_raises_an_error_fails_its_request_alone(name: str) -> None:
     engine = engine_with(patterns=BrokenPatterns(name))
     good, bad = (Constrained(t, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, pattern=p) for t, p in enumerate((PATTERN, "a*")))
@@ -141,6 +145,32 @@ def test_a_form_that_raises_an_error_fails_its_request_alone(name: str) -> None:
     decode_together(engine, [good])
     assert re.fullmatch(PATTERN, good.text)
     assert engine.num_faults == 1
+
+
+@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
+@pytest.mark.parametrize("reader", range(len(READERS)), ids=[read.__name__ for read in READERS])
+def test_predictions_that_cannot_be_read_fail_their_request_alone(
+    monkeypatch: pytest.MonkeyPatch, mode: CacheMode, reader: int
+) -> None:
+    decode_together(engine_with(mode), alone := several(mode))
+    together = several(mode)
+    bad = together.pop(1)
+
+    def read(ran: RanBatch) -> None:
+        READERS[reader](ran)
+        if bad.ticket in {part.sequence.ticket for part in ran.parts}:
+            raise KeyError("no such token")
+
+    monkeypatch.setattr(engine_module, "READERS", (*READERS[:reader], read, *READERS[reader + 1 :]))
+    engine = engine_with(mode)
+    engine.accept(jobs_for([*together, bad]))
+    results = engine.iterate()
+    assert results is not None
+    assert [(failure.ticket, "KeyError" in failure.message) for failure in results.failures] == [(bad.ticket, True)]
+    assert engine.num_faults == 1
+    read_results(results, together)
+    decode_together(engine, together)
+    assert [each.trace for each in together] == [each.trace for each in alone if each.ticket != bad.ticket]
 
 
 def test_a_text_matches_its_pattern_whatever_its_penalties_and_bias() -> None:
