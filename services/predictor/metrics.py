@@ -1,6 +1,6 @@
 """The predictor's metrics, as Prometheus reads them."""
 
-from prometheus_client import CollectorRegistry, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 
 from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
 
@@ -19,6 +19,7 @@ class PredictorMetrics:
         self._seconds = Histogram(
             f"{NAME}_batch_seconds", "Time that predicting them takes", buckets=TIME_BUCKETS, registry=self.registry
         )
+        self.failed = Counter(f"{NAME}_query_faults", "Queries that raised an error", registry=self.registry)
 
     def answered(self, requests: int, seconds: float) -> None:
         """One pass through the model."""

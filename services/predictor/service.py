@@ -65,10 +65,22 @@ class PredictorService:
 
     async def _answer(self) -> None:
         queue, self._queue = self._queue, []
-        if not queue:
-            return
+        if queue:
+            await self._answer_together(queue)
+
+    async def _answer_together(self, queue: list[tuple[str, Query, trace.Span]]) -> None:
+        """If a query raises an error, the others are answered one by one, and its sender gets no answer."""
         started_s = time.perf_counter()
-        answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query, _ in queue])
+        try:
+            answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query, _ in queue])
+        except Exception:
+            if len(queue) > 1:
+                for each in queue:
+                    await self._answer_together([each])
+            else:
+                log.exception("a query raised an error")
+                self._metrics.failed.inc()
+            return
         self._metrics.answered(sum(map(len, answers)), time.perf_counter() - started_s)
         for (reply, _, span), steps_left in zip(queue, answers, strict=True):
             await self._bus.publish(reply, StepsLeft(steps_left=pack_float32(steps_left), predictor=self._version))

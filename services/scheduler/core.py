@@ -153,8 +153,12 @@ class SchedulerCore:
         row = self.table.add(arrived)
         self._next_load_control_s = 0.0
         if arrived.checkpoint is not None:
-            resume(self.table, row, arrived.checkpoint, self.settings.vocab_size, self.settings.mask_token_id)
-            ended = self.table.steps[row] > 0 and self._has_ended(row)
+            try:
+                resume(self.table, row, arrived.checkpoint, self.settings.vocab_size, self.settings.mask_token_id)
+                ended = self.table.steps[row] > 0 and self._has_ended(row)
+            except Exception as error:
+                self._fault(row, error, now_s)
+                return
             if self.table.blocks_left[row] == 0 or ended:  # the previous scheduler stopped before it checked
                 self._finish(row, OutcomeStatus.COMPLETED, now_s)
                 return
@@ -259,7 +263,11 @@ class SchedulerCore:
         table.block_masks[rows] = table.block_masks_left[rows] = table.block_length[rows]
         columns = rows, checked, table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
         for row, done, full, sent, streams in zip(*(column.tolist() for column in columns), strict=True):
-            ended = full or self._has_ended(row, done)
+            try:
+                ended = full or self._has_ended(row, done)
+            except Exception as error:
+                self._fault(row, error, now_s)
+                continue
             if table.has_pinned[row]:
                 table.find_block(row)
             elif not full and not table.entry(row).arrived.request.ignore_eos:  # these texts end at their limit
@@ -369,6 +377,11 @@ class SchedulerCore:
         if table.attempts[row] >= MAX_ATTEMPTS:
             error = f"no instance could run step {table.steps[row]} alone: {MAX_ATTEMPTS} tries had no valid answer"
             self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
+
+    def _fault(self, row: int, error: Exception, now_s: float) -> None:
+        """Fail a request alone whose data raised an unexpected error."""
+        log.error("a request raised an error", request_id=self.table.entry(row).request_id, exc_info=error)
+        self._finish(row, OutcomeStatus.FAILED, now_s, error=ev.fault_message(error))
 
     def _finish(
         self,

@@ -153,3 +153,8 @@ class SaveCheckpoint:
 
 
 Command = SendJobs | SendProgress | SaveCheckpoint | FinishRequest | RequestEstimates
+
+
+def fault_message(error: Exception) -> str:
+    """The error of a request whose data raised an unexpected error in the scheduler."""
+    return f"the scheduler cannot serve this request: {error!r}"

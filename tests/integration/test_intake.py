@@ -558,3 +558,32 @@ async def test_a_reply_of_the_bus_does_not_cancel_a_request(bus: Bus, text: Text
         assert await intake.status("last") is OutcomeStatus.CANCELLED
         intake.finish(await intake.arrived())
         assert await intake.arrived_names(1) == ["r"]
+
+
+@pytest.mark.parametrize("name", ["check_tokens", "encode_request", "fit_output", "given_tokens", "finish"])
+async def test_a_request_whose_data_raise_an_error_fails_alone(bus: Bus, tiny_model_dir: Path, name: str) -> None:
+    class Broken(TextModel):
+        """Raises an error for the request that is bad now."""
+
+        is_bad = False
+
+        def __getattribute__(self, attribute: str) -> Any:
+            if attribute == name and super().__getattribute__("is_bad"):
+                raise IndexError("list index out of range")
+            return super().__getattribute__(attribute)
+
+    broken = Broken(tiny_model_dir, "tiny")
+    async with receiving(bus, broken) as intake:
+        ends = name in ("given_tokens", "finish")  # the request has run before
+        broken.is_bad = not ends
+        await intake.send("bad")
+        if ends:
+            arrived = await intake.arrived()
+            broken.is_bad = True
+            intake.finish(arrived)
+        assert await intake.status("bad") is OutcomeStatus.FAILED
+        broken.is_bad = False
+        await intake.send("good")
+        intake.finish(await intake.arrived())
+        assert await intake.status("good") is OutcomeStatus.COMPLETED
+        await intake.until_unfinished(0)

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import nats.errors
 import numpy as np
 import pytest
 
-from services.predictor.model import load_predictor
-from shared.arrays import pack_float32, pack_int32, unpack_float32
+from services.predictor.metrics import PredictorMetrics
+from services.predictor.model import StepPredictor, load_predictor
+from services.predictor.queries import Query
+from services.predictor.service import PredictorService
+from shared.arrays import Float32, pack_float32, pack_int32, unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.messages.predict import PredictSteps, StepsLeft
@@ -155,3 +159,24 @@ async def test_without_a_predictor_of_the_model_it_waits_until_it_is_stopped(
     with service("predictor", {**settings, "predictor": None, "model": tmp_path}, log) as process:
         await reached(lambda: "no step predictor" in log.read_text())
         assert stop(process) == 0
+
+
+async def test_a_query_that_raises_an_error_costs_the_others_no_answer(bus: Bus, directory: Path) -> None:
+    predictor, card = load_predictor(directory)
+
+    class Broken(StepPredictor):
+        def steps_left(self, queries: Sequence[Query]) -> list[Float32]:
+            if any(len(query.thresholds) == 1 for query in queries):
+                raise ValueError("this query cannot be answered")
+            return predictor.steps_left(queries)
+
+    stopping = asyncio.Event()
+    broken = PredictorService(bus, Broken(predictor._booster), card.version, PredictorMetrics("1"))
+    running = asyncio.ensure_future(broken.run(stopping))
+    await until(lambda: answers(bus))
+    bad = msgspec.structs.replace(question(0), thresholds=pack_float32(THRESHOLDS[:1]))
+    await bus.nc.publish(bus.subjects.predict, encode(bad), reply=bus.nc.new_inbox())
+    replies = await asyncio.gather(*(ask(bus, question(seed)) for seed in range(3)))
+    assert {reply.predictor for reply in replies} == {card.version}
+    stopping.set()
+    await running

@@ -9,7 +9,7 @@ from itertools import chain
 
 import structlog
 
-from services.scheduler.events import FinishRequest
+from services.scheduler.events import FinishRequest, fault_message
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.request_decoder import has_producer
 from services.scheduler.io.unverified_outcomes import mark_unverified
@@ -19,7 +19,7 @@ from shared.bus.clock import BusClock
 from shared.bus.errors import bus_errors
 from shared.bus.subjects import OUTCOME_AGE_S
 from shared.errors import BadInput
-from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus
+from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus, Request
 from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -85,11 +85,20 @@ class OutcomeStore:
     def finish(self, finish: FinishRequest) -> None:
         """Store the outcome of a finished request."""
         arrived = finish.arrived
+        try:
+            outcome = self._outcome(finish)
+        except Exception as error:
+            self.fault(arrived.request, arrived.delivery, error)
+        else:
+            self._write(outcome, arrived.delivery)
+
+    def _outcome(self, finish: FinishRequest) -> Outcome:
+        arrived = finish.arrived
         ended = self._text.finish(finish.output_ids, arrived.request)
         completed = finish.status is OutcomeStatus.COMPLETED
         written, confidences = ended.written, finish.confidences
         given = self._text.given_tokens(arrived.request)
-        outcome = Outcome(
+        return Outcome(
             request_id=arrived.request.request_id,
             status=finish.status,
             text=ended.text,
@@ -111,7 +120,6 @@ class OutcomeStore:
             trace_id=arrived.trace_id,
             unverified=not finish.written_by.isdisjoint(self._distrusted),
         )
-        self._write(outcome, arrived.delivery)
 
     def cancel(self, waiting: WaitingRequest) -> None:
         """Store the outcome of a request that was cancelled before the core received it."""
@@ -144,6 +152,19 @@ class OutcomeStore:
             status=OutcomeStatus.REJECTED,
             arrival_s=self._clock.now_s(),
             error=OutcomeError(message=error.message, field=error.field),
+        )
+        self._write(outcome, delivery)
+
+    def fault(self, request: Request | WaitingRequest, delivery: Delivery, error: Exception) -> None:
+        """Store the outcome of a request whose data raised an unexpected error."""
+        log.error("a request raised an error", request_id=request.request_id, exc_info=error)
+        outcome = Outcome(
+            request_id=request.request_id,
+            status=OutcomeStatus.FAILED,
+            arrival_s=self._clock.now_s(),
+            error=OutcomeError(message=fault_message(error)),
+            key=request.key,
+            priority=request.priority,
         )
         self._write(outcome, delivery)
 

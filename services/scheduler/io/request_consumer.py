@@ -162,7 +162,10 @@ class RequestConsumer:
         if isinstance(request, InvalidRequest):
             self._reject(request.request_id, delivery, request.error)
         else:
-            self._accept(request, delivery, msg)
+            try:
+                self._accept(request, delivery, msg)
+            except Exception as error:
+                self._fault(request, delivery, error)
 
     def _accept(self, request: Request, delivery: Delivery, msg: Msg) -> None:
         waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority, request.key)
@@ -207,6 +210,9 @@ class RequestConsumer:
             return
         except RequestLost:
             self._outcomes.lose(waiting)
+            return
+        except Exception as error:
+            self._fault(waiting, delivery, error)
             return
         if arrived is None:
             log.info("request already has its outcome", request_id=request_id)
@@ -269,6 +275,11 @@ class RequestConsumer:
         log.info("request rejected", request_id=request_id, error=error.message)
         self._totals.rejected += 1
         self._outcomes.reject(request_id, delivery, error)
+
+    def _fault(self, request: Request | WaitingRequest, delivery: Delivery, error: Exception) -> None:
+        """Fail a request alone whose data raised an unexpected error: every scheduler would end for it."""
+        self._totals.failed += 1
+        self._outcomes.fault(request, delivery, error)
 
     async def _acknowledge(self, delivery: Delivery) -> None:
         """If the bus is unavailable, it delivers the message again."""

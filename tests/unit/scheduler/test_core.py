@@ -24,8 +24,8 @@ from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.service import is_urgent
 from services.scheduler.state.suspects import MAX_ATTEMPTS
-from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
-from shared.messages.requests import OutcomeStatus
+from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.messages.requests import OutcomeStatus, Request
 from shared.messages.steps import StepFailure, StepJobs, StepKind, StepResults
 from tests import builders
 from tests.builders import END_ID, EPOCH, MASK_ID, draining, registered, scheduler_core
@@ -520,3 +520,16 @@ def test_progress_is_reported_only_for_streaming_requests() -> None:
     assert progress.request_id == "r"
     assert unpack_int32(progress.progress.positions).tolist() == [0, 1]
     assert unpack_int32(progress.progress.tokens).tolist() == [10, 11]
+
+
+def test_a_text_that_raises_an_error_fails_its_request_alone() -> None:
+    def ended(_output: Int32, request: Request, _checked: int) -> bool:
+        if request.request_id == "bad":
+            raise KeyError("no such token")
+        return False
+
+    core = scheduler_core(text_ended=ended)
+    commands = core.cycle([registered("i-1"), arrival("good"), arrival("bad")], 100.0)
+    finished = {each.arrived.request.request_id: each for each in serve(core, {"i-1": Worker("i-1")}, commands)}
+    assert finished["good"].status is OutcomeStatus.COMPLETED
+    assert (finished["bad"].status, "KeyError" in finished["bad"].error) == (OutcomeStatus.FAILED, True)
