@@ -127,7 +127,9 @@ async def serve(
             await bus.wait_until_closed()
             stop.set()
 
-        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchConsumer(BatchRunner(context)).run]
+        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [
+            BatchConsumer(BatchRunner(context), context.batches).run
+        ]
         if settings.auth:
             bus_tasks.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
         connecting = tasks.create_task(

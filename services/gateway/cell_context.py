@@ -66,5 +66,6 @@ class CellContext:
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
         self.connection.watch.follow(partial(self.readiness.probe.probe, bus))
+        self.connection.watch.follow(partial(self.inflight.keep, bus))
         background = [self.connection.watch.run(), report_health(bus, "gateway")]
         await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 import numpy as np
@@ -26,6 +27,7 @@ from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import message_kind
+from shared.bus.watch import Look
 from shared.errors import BadInput, RetryLater, StorageFull
 from shared.messages.instances import ModelCard
 from shared.messages.requests import (
@@ -201,6 +203,18 @@ class InFlightRequest:
                 await self._bus.publish(subject, Cancel(reason="the client left or the request timed out"))
         self._span.end()
 
+    async def check(self) -> bool:
+        """End with an error if the bus has lost this request with its stream. Returns: whether that is known."""
+        try:
+            if await find_active(self._bus, self.request.request_id) is not None:
+                return True
+            if await find_outcome(self._bus, self.request.request_id) is None:
+                log.error("accepted request lost", request_id=self.request.request_id)
+                self.abort("the bus has lost the request: send it again")
+        except RetryLater:
+            return False
+        return True
+
     async def _look_up(self) -> Outcome | None:
         outcome: Outcome | None = None
         try:
@@ -259,6 +273,20 @@ class InFlightRequests:
         self._closing: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._stream_created: datetime | None = None
+        self._doubtful: list[InFlightRequest] = []  # those that a deleted stream may have held
+
+    async def keep(self, bus: Bus, look: Look) -> None:
+        """End the requests that were lost with their stream. Those that the scheduler knows continue."""
+        stream = look.streams.get(bus.subjects.stream("REQUESTS"))
+        if stream is None:
+            return
+        doubtful = [each for each in self._doubtful if each in self._open]
+        checked = await asyncio.gather(*(each.check() for each in doubtful))
+        self._doubtful = [each for each, is_known in zip(doubtful, checked, strict=True) if not is_known]
+        if self._stream_created not in (None, stream.created):  # checked at the next look, when the rest has arrived
+            self._doubtful = list(self._open)
+        self._stream_created = stream.created
 
     @property
     def count(self) -> int:

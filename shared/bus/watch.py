@@ -42,6 +42,7 @@ class StreamState(msgspec.Struct, frozen=True):
     """The part of a stream's description that is read."""
 
     state: StreamContent
+    created: datetime | None = None
     ts: datetime | None = None  # time of the answer by the bus's clock; None: NATS before 2.10
     config: StreamLimits = StreamLimits()
     cluster: StreamCluster | None = None  # None: there is no cluster

@@ -41,6 +41,24 @@ async def test_an_expired_lease_is_renewed_if_there_was_no_other_leader(bus: Bus
     assert (await Lease.acquire(bus, "second")).epoch > lease.epoch
 
 
+async def test_a_leader_whose_bucket_was_deleted_leads_on_in_a_new_one(bus: Bus) -> None:
+    lease = await Lease.acquire(bus, "first")
+    stream = f"KV_{bus.subjects.leases_bucket}"
+
+    async def is_renewed() -> bool:
+        return (await bus.js.stream_info(stream)).state.last_seq >= 2
+
+    holding = asyncio.ensure_future(lease.hold())
+    try:
+        await until(is_renewed)
+        await bus.js.delete_stream(stream)
+        await bus.set_up()
+        await until(is_renewed)
+    finally:
+        await cancel([holding])
+    assert not holding.done() or holding.cancelled()
+
+
 @pytest.mark.parametrize("still_leads", [False, True])
 async def test_a_leader_is_superseded_if_another_scheduler_has_led(bus: Bus, *, still_leads: bool) -> None:
     lease = await Lease.acquire(bus, "first")

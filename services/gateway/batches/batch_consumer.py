@@ -6,10 +6,13 @@ A gateway that stops or dies returns its batches to the stream.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
+import structlog
 from nats.aio.msg import Msg
 
 from services.gateway.batches.batch_runner import BatchRunner
+from services.gateway.stores.batch_store import BatchStore
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
@@ -19,10 +22,13 @@ from shared.errors import BadInput
 from shared.messages.gateway import BatchWork
 from shared.tasks import cancel
 
+log = structlog.get_logger(__name__)
+
 
 class BatchConsumer:
-    def __init__(self, runner: BatchRunner) -> None:
+    def __init__(self, runner: BatchRunner, batches: BatchStore) -> None:
         self._runner = runner
+        self._batches = batches
         self._running: dict[str, asyncio.Task[None]] = {}  # by batch id
 
     async def run(self, bus: Bus) -> None:
@@ -30,9 +36,18 @@ class BatchConsumer:
         stream = bus.subjects.stream("BATCHES")
         await bus.wait_for_stream(stream)
         try:
-            await bus.run_consumer(stream, batch_consumer(), self._receive)
+            await bus.run_consumer(stream, batch_consumer(), self._receive, partial(self._queue_lost, bus))
         finally:
             await cancel(self._running.values())
+
+    async def _queue_lost(self, bus: Bus) -> None:
+        """Queue the unfinished batches again if the stream is new: an earlier one was deleted with their messages."""
+        if (await bus.js.stream_info(bus.subjects.stream("BATCHES"))).state.last_seq:
+            return
+        for batch in await self._batches.owned_by(None):
+            if not batch.ended:
+                log.warning("batch queued again: the bus has lost its message", batch=batch.batch_id)
+                await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.batch_id))
 
     async def _receive(self, msg: Msg) -> None:
         try:

@@ -128,7 +128,8 @@ class Lease:
                 self._revision = await self._bucket.create(KEY, self._holder)
             except KeyWrongLastSequenceError:
                 self._revision = await self._own_revision()
-            if self._revision != last + 1:  # the bucket has no other keys
+            # The bucket has no other keys. A first revision is that of a new bucket, as the old one was deleted.
+            if self._revision != last + 1 and (self._revision != 1 or self.may_have_expired):
                 await self.release()
                 raise Superseded("another scheduler has led since the lease expired") from None
 

@@ -291,6 +291,26 @@ async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(
         assert done.request_counts.failed < 3000
 
 
+async def test_a_batch_that_was_queued_in_a_deleted_stream_is_run(
+    bus: Bus, settings: GatewaySettings, text: TextModel
+) -> None:
+    link = BusConnection()
+    await link.connect(settings)
+    try:
+        batches = BatchStore(link)
+        batch = await batches.create("", ENDPOINT, "file-gone", {})
+        await bus.js.delete_stream(bus.subjects.stream("BATCHES"))
+        await bus.set_up()
+        async with running(settings, text):
+
+            async def has_ended() -> bool:
+                return (await batches.get(batch.batch_id, "")).ended
+
+            await until(has_ended)
+    finally:
+        await link.close()
+
+
 async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
     gateway: RunningGateway, settings: GatewaySettings
 ) -> None:

@@ -261,3 +261,24 @@ async def test_metrics_count_requests_tokens_and_first_text(gateway: RunningGate
     assert f'{name}_tokens_total{{kind="completion"}} 34.0' in metrics
     assert f"{name}_latency_seconds_count 2.0" in metrics
     assert f"{name}_first_text_seconds_count 1.0" in metrics
+
+
+async def test_a_request_that_was_lost_with_its_stream_ends_with_an_error(
+    bus: Bus, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.bus_connection.PROBE_S", 0.2)
+    scheduler.hold = asyncio.Event()
+    async with running(settings, text) as gateway:
+        await gateway.until("ready")
+        known = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+        await request_received(scheduler)
+        lost = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+        await request_received(scheduler)
+        scheduler.requests.pop()  # as if the scheduler had not received it
+        await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+        await bus.set_up()
+        reply = await lost
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
+        assert reply.json()["error"]["message"] == "the bus has lost the request: send it again"
+        scheduler.hold.set()
+        assert (await known).status_code == 200
