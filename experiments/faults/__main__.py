@@ -88,7 +88,7 @@ def main(
 async def break_local(fault: Fault, rate: float) -> FaultFigures:
     """One row, in a cluster of its own."""
     async with local_target(fault.needs) as target:
-        return await measure(target, partial(fault.apply, target), rate)
+        return await measure(target, partial(fault.apply, target), rate, has_form=fault.has_form)
 
 
 async def break_node(fault: NodeFault, cluster: SwarmCluster, rate: float) -> FaultFigures:
@@ -98,13 +98,15 @@ async def break_node(fault: NodeFault, cluster: SwarmCluster, rate: float) -> Fa
     return await measure(target, partial(fault.apply, target), rate)
 
 
-async def measure(target: UnderLoad, apply: Callable[[], Awaitable[None]], rate: float) -> FaultFigures:
+async def measure(
+    target: UnderLoad, apply: Callable[[], Awaitable[None]], rate: float, *, has_form: bool = False
+) -> FaultFigures:
     """Apply a fault under load. The load begins before the fault, and ends after it."""
     async with target.client() as http:
-        alone = {prompt: (await send(http, prompt)).text or "" for prompt in PROMPTS}
+        alone = {prompt: (await send(http, prompt, has_form=has_form)).text or "" for prompt in PROMPTS}
         async with target.outcomes() as received:
             ended = asyncio.Event()
-            load = asyncio.ensure_future(open_loop(http, PROMPTS, MIN_REQUESTS, rate, until=ended))
+            load = asyncio.ensure_future(open_loop(http, PROMPTS, MIN_REQUESTS, rate, until=ended, has_form=has_form))
             await asyncio.sleep(BEFORE_S)
             began_s = monotonic()
             memory_mb = [gateway_mb()]

@@ -13,9 +13,10 @@ from nats.js.errors import KeyNotFoundError
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.faults.broken_service.sitecustomize import POISON_SEED
 from experiments.faults.bus_servers import leaders
-from experiments.faults.load import open_loop
+from experiments.faults.load import open_loop, send
 from experiments.faults.target import ClusterNeeds, LocalTarget, processes_of
 from experiments.live_cluster import SUBJECTS, chat_body, connected, held_out_requests
+from services.scheduler.io.lease import KEY as LEASE_KEY
 
 PROMPTS = [row.prompt for row in held_out_requests()[:20]]
 STOP_S = 10.0
@@ -173,10 +174,36 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-async def delete_requests(target: LocalTarget) -> None:
-    """Delete the stream of requests."""
+def delete(*streams: str) -> Apply:
+    """Delete these streams, each once a request is served that was sent after the deletion of the one before."""
+
+    async def apply(target: LocalTarget) -> None:
+        async with connected(target.nats_url) as bus, target.client() as http:
+            for number, stream in enumerate(streams):
+                if number:
+                    target.burst.append(await send(http, PROMPTS[number % len(PROMPTS)]))
+                await bus.js.delete_stream(stream)
+
+    return apply
+
+
+async def take_lease(target: LocalTarget) -> None:
+    """Write into the lease what no scheduler renews, and have it not expire."""
     async with connected(target.nats_url) as bus:
-        await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+        stream = f"KV_{bus.subjects.leases_bucket}"
+        await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_age=0))
+        await (await bus.bucket(bus.subjects.leases_bucket)).put(LEASE_KEY, b"nobody")
+
+
+async def hostile_forms(target: LocalTarget) -> None:
+    """Send twelve patterns and six schemas that are costly to compile, and wait for all replies."""
+    forms: list[dict[str, object]] = [{"regex": f"(a|b)*a(a|b){{{number}}}"} for number in range(30, 42)]
+    for number in range(6):
+        properties = {"a": {"type": "string", "maxLength": 200_000 + number}}
+        forms.append({"guided_json": {"type": "object", "properties": properties}})
+    async with target.client() as http:
+        bodies = [chat_body("2+2?", max_tokens=16, **form) for form in forms]
+        await asyncio.gather(*(http.post("/v1/chat/completions", json=body) for body in bodies))
 
 
 def fill_stream(kind: str) -> Apply:

@@ -10,11 +10,12 @@ from experiments.faults.actions import (
     broken,
     damage_file,
     damage_model,
-    delete_requests,
+    delete,
     fill_disk,
     fill_stream,
     flip_bytes,
     half_open,
+    hostile_forms,
     kill,
     kill_leader,
     kill_leader_again_and_again,
@@ -26,6 +27,7 @@ from experiments.faults.actions import (
     send_invalid_messages,
     stop,
     stop_leader,
+    take_lease,
     terminate,
     truncate,
 )
@@ -43,6 +45,8 @@ from experiments.faults.swarm import (
     upgrade,
 )
 from experiments.faults.target import ClusterNeeds
+from experiments.live_cluster import SUBJECTS
+from shared.bus.subjects import stream_names
 
 REQUESTS, OUTCOMES, CLAIMS = (f"{stream}-*/msgs/*.blk" for stream in ("REQUESTS", "OUTCOMES", "KV_claims"))
 DESCRIPTION = "ARRIVALS-*/meta.inf"
@@ -59,6 +63,7 @@ class Fault:
     name: str
     apply: Apply
     needs: ClusterNeeds = USUAL
+    has_form: bool = False  # whether each request of the load has a small form that is new
 
     @property
     def is_of_services(self) -> bool:
@@ -113,7 +118,9 @@ FAULTS: list[Fault | NodeFault] = [
     Fault("8 bytes of the stream of outcomes flipped, NATS restarted", damage_file(OUTCOMES, flip_bytes), OWN_BUS),
     Fault("8 bytes of the claims of keys flipped, NATS restarted", damage_file(CLAIMS, flip_bytes), OWN_BUS),
     Fault("8 bytes of a stream's description flipped, NATS restarted", damage_file(DESCRIPTION, flip_bytes), OWN_BUS),
-    Fault("the stream of requests deleted", delete_requests),
+    Fault("the stream of requests deleted", delete("REQUESTS-cell0")),
+    Fault("each stream and bucket deleted, one after another", delete(*sorted(stream_names(SUBJECTS)))),
+    Fault("a lease that no scheduler renews", take_lease),
     Fault("invalid messages on all subjects", send_invalid_messages, OWN_BUS),
     Fault("the stream of requests full 10 s", fill_stream("REQUESTS"), OWN_BUS),
     Fault("the stream of outcomes full 10 s", fill_stream("OUTCOMES"), OWN_BUS),
@@ -127,6 +134,7 @@ FAULTS: list[Fault | NodeFault] = [
     Fault("one request crashes its workers", poison(1), broken("worker:poison-crash")),
     Fault("three requests crash their workers", poison(3), broken("worker:poison-crash")),
     Fault("one request hangs its workers", poison(1), broken("worker:poison-hang")),
+    Fault("one request's predictions cannot be read", poison(1), broken("worker:poison-reading")),
     Fault("a worker's clock 1 h ahead", break_busiest("worker"), broken("worker:clock")),
     Fault("the gateway's clock 1 h ahead", break_busiest("gateway"), broken("gateway:clock")),
     Fault("the scheduler's clock 1 h ahead", break_busiest("scheduler"), broken("scheduler:clock")),
@@ -134,6 +142,7 @@ FAULTS: list[Fault | NodeFault] = [
     Fault("500 more requests in 5 s", overload(120_000)),
     Fault("500 more requests in 5 s, policy fixed", overload(120_000), ClusterNeeds(options=("--policy", "fixed"))),
     Fault("500 more requests in 5 s with an SLO of 2 s, --shed", overload(2_000), ClusterNeeds(options=("--shed",))),
+    Fault("12 hostile patterns and 6 large schemas", hostile_forms, has_form=True),
     Fault("300 bodies of 4 MiB that never end", unfinished_bodies),
     Fault("16 uploads of 63 MiB at once", many_uploads),
     Fault("16 downloads of 63 MiB that nobody reads", unread_downloads),

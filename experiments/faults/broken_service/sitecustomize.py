@@ -1,8 +1,8 @@
 """Python imports this module at its start if its folder is on PYTHONPATH. It breaks a service as DILASERVE_BROKEN asks.
 
 `worker:nan` (confidences that are not numbers), `worker:random` (other tokens), `worker:hang`, `SERVICE:clock` (an hour
-ahead) and `SERVICE:clock-behind` (ten minutes) begin at SIGUSR1. `worker:poison-crash`, `worker:poison-error` and
-`worker:poison-hang` always hold for requests with POISON_SEED.
+ahead) and `SERVICE:clock-behind` (ten minutes) begin at SIGUSR1. `worker:poison-crash`, `worker:poison-error`,
+`worker:poison-hang` and `worker:poison-reading` always hold for requests with POISON_SEED.
 """
 
 import os
@@ -46,8 +46,21 @@ def break_service(*_: object) -> None:
     Runner.run = wrong  # type: ignore[method-assign, assignment]
 
 
+def break_reading() -> None:
+    """Have the worker raise an error after the forward of a poison request."""
+    from services.worker.engine import engine, readers  # noqa: PLC0415
+
+    def refuse(ran: Any) -> None:
+        if any(part.sequence.seed == POISON_SEED for part in ran.parts):
+            raise IndexError("list index out of range")
+
+    vars(engine)["READERS"] = (refuse, *readers.READERS)
+
+
 if f"services.{SERVICE}" in sys.orig_argv:
-    if HOW.startswith("poison"):
+    if HOW == "poison-reading":
+        break_reading()
+    elif HOW.startswith("poison"):
         break_service()
     else:
         signal.signal(signal.SIGUSR1, break_service)
