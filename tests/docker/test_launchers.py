@@ -15,7 +15,7 @@ from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.errors import BadInput, RetryLater
 from shared.messages.launch import InstanceSpec
-from tests.support.waiting import until
+from tests.support.waiting import reached, until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -136,11 +136,7 @@ async def test_an_instance_with_a_killed_container_can_be_started_again(launcher
     killed = containers(spec)
     docker("kill", *killed)
     await launcher.start(spec)
-
-    async def another_runs() -> bool:
-        return bool(set(containers(spec)) - set(killed))
-
-    await until(another_runs, WITHIN_S)
+    await reached(lambda: set(containers(spec)) - set(killed), WITHIN_S)
     assert list(await launcher.running()) == [spec]
 
 

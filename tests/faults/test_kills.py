@@ -18,7 +18,7 @@ from shared.bus.users import BusUser
 from shared.messages.stats import SchedulerStats
 from tests.support.demo_questions import answer
 from tests.support.stack import Stack, new_data_dir, running_stack
-from tests.support.waiting import reached, until
+from tests.support.waiting import reached
 
 REQUESTS = 40
 CLIENTS, PROMPTS = 4, 10
@@ -49,11 +49,7 @@ async def test_no_request_is_lost_when_the_bus_is_killed_under_load(stack: Stack
         stack.program(program).kill()
         texts = await asyncio.gather(*load)
         assert texts[::10] == expected
-
-        async def restarted() -> bool:
-            return len(pids()) == len(before) and pids() != before
-
-        await until(restarted)
+        await reached(lambda: len(pids()) == len(before) and pids() != before)
 
 
 @pytest.mark.slow

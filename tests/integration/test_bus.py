@@ -27,7 +27,7 @@ from shared.errors import StorageFull
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
 from tests.support.nats import NatsServer
-from tests.support.waiting import LIMIT_S, reached, until
+from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
 async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
@@ -95,17 +95,10 @@ async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: P
     try:
         bus = await Bus.connect(server.url, "lost", name="test")
         with capture_logs() as logs:
-
-            async def was_tried_again() -> bool:
-                return isinstance(bus.nc.last_error, ConnectionRefusedError)
-
-            async def is_back() -> bool:
-                return any(line["event"] == "bus available again" for line in logs)
-
             server.stop(kill=True)
-            await until(was_tried_again)
+            await reached(lambda: isinstance(bus.nc.last_error, ConnectionRefusedError))
             server.start()
-            await until(is_back)
+            await reached(lambda: any(line["event"] == "bus available again" for line in logs))
         assert [line["event"] for line in logs] == ["bus unavailable", "bus available again"]
         await bus.close()
     finally:
@@ -117,11 +110,7 @@ async def test_all_of_many_stored_messages_are_read(bus: Bus, monkeypatch: pytes
     for _ in range(20_000):
         await bus.publish(bus.subjects.arrivals, Cancel())
     stream = bus.subjects.stream("ARRIVALS")
-
-    async def are_stored() -> bool:
-        return (await bus.js.stream_info(stream)).state.messages == 20_000
-
-    await until(are_stored)
+    await eventually(lambda: bus.js.stream_info(stream), lambda found: found.state.messages == 20_000)
     assert len(await read_stream(bus, stream, bus.subjects.arrivals, deliver_policy=DeliverPolicy.ALL)) == 20_000
 
 
@@ -169,10 +158,7 @@ async def test_a_read_whose_consumer_is_lost_raises_an_error_of_the_bus(
         return info
 
     async def lose(consumer: str) -> None:
-        async def is_waiting() -> bool:
-            return bool((await bus.js.consumer_info(stream, consumer)).num_waiting)
-
-        await until(is_waiting)
+        await eventually(lambda: bus.js.consumer_info(stream, consumer), lambda found: found.num_waiting)
         await bus.js.delete_consumer(stream, consumer)
 
     losing: list[asyncio.Future[None]] = []

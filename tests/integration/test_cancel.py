@@ -26,7 +26,7 @@ from shared.text import TextModel
 from tests.support.gateway import running
 from tests.support.nats import NatsServer
 from tests.support.services import service
-from tests.support.waiting import until
+from tests.support.waiting import reached
 
 CACHE_TOKENS = 2048
 REQUESTS = 3
@@ -70,11 +70,9 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
         async with running(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
             await gateway.until("ready")
             await asyncio.gather(*(begin_and_disconnect(gateway.url, name, number) for number in range(REQUESTS)))
-
-            async def is_forgotten() -> bool:
-                return engine.num_resident == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens
-
-            await until(is_forgotten)
+            await reached(
+                lambda: engine.num_resident == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens
+            )
             await gateway.metric("dilaserve_gateway_active_requests 0.0")
         while (stats := await received.get()).cancelled < REQUESTS:
             pass

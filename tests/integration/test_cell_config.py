@@ -14,7 +14,7 @@ from shared.messages.cell import CellConfig
 from tests.support.leader import leading
 from tests.support.nats import NatsServer
 from tests.support.services import service, stop
-from tests.support.waiting import reached, until
+from tests.support.waiting import eventually, reached
 
 LIMIT_S = 30.0
 CONFIG = CellConfig(model="tiny-llada", policy="dilaserve", cache="dual")
@@ -28,11 +28,7 @@ def settings(nats_server: NatsServer, bus: Bus, tiny_model_dir: Path) -> dict[st
 
 async def holds(bus: Bus, config: CellConfig) -> None:
     """Wait until the bus has this configuration."""
-
-    async def is_stored() -> bool:
-        return await read_config(bus) == config
-
-    await until(is_stored, LIMIT_S)
+    await eventually(lambda: read_config(bus), lambda found: found == config, LIMIT_S)
 
 
 async def test_a_service_takes_the_values_of_the_leader_not_of_an_earlier_start(bus: Bus) -> None:

@@ -13,7 +13,7 @@ from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from tests.support.nats import NatsServer
 from tests.support.scheduled_cell import LOG, Cluster
 from tests.support.services import service
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 CELL = "damaged"
 NAMES = [f"r-{i}" for i in range(20)]
@@ -46,12 +46,11 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
                 await bus.store(bus.subjects.requests, Request(request_id=name, prompt="2+2=", output_tokens=32))
                 if not has_leader:
                     await claim(bus, name)
-
-            async def all_arrived() -> bool:
-                return (await bus.js.stream_info(bus.subjects.stream("ARRIVALS"))).state.messages == len(NAMES)
-
             if scheduler is not None:
-                await until(all_arrived)
+                await eventually(
+                    lambda: bus.js.stream_info(bus.subjects.stream("ARRIVALS")),
+                    lambda found: found.state.messages == len(NAMES),
+                )
                 scheduler.kill()
         await bus.close()
         server.stop()

@@ -33,7 +33,7 @@ from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStat
 from shared.service import run_service
 from tests.builders import serving_stats
 from tests.support.postgres import PostgresServer
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 WAIT_S = 20.0
 HOUR_S = 3600.0
@@ -357,12 +357,8 @@ async def test_the_deletion_of_old_requests_waits_for_no_lock(database: AsyncEng
 async def test_the_monitor_deletes_old_requests(bus: Bus, database: AsyncEngine) -> None:
     await upgrade(database)
     await add_requests(database, 2 * RETENTION_S, 0.0)
-
-    async def is_deleted() -> bool:
-        return await ids(database) == {"1"}
-
     async with monitoring(bus, database):
-        await until(is_deleted, WAIT_S)
+        await eventually(lambda: ids(database), lambda found: found == {"1"}, WAIT_S)
 
 
 def test_requests_are_kept_for_a_window_at_least(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, request_consumer
 from shared.errors import Superseded
 from shared.tasks import cancel
 from tests.support.nats import NatsServer
-from tests.support.waiting import LIMIT_S, reached, until
+from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
 async def expire(bus: Bus) -> None:
@@ -77,13 +77,9 @@ async def test_a_leader_whose_renewal_was_stored_without_an_answer_still_leads(b
     lease = await Lease.acquire(bus, "first")
     bucket = await bus.bucket(bus.subjects.leases_bucket)
     stored = await bucket.update(KEY, b"first", last=lease.epoch)
-
-    async def is_renewed() -> bool:
-        return ((await bucket.get(KEY)).revision or 0) > stored
-
     holding = asyncio.ensure_future(lease.hold())
     try:
-        await until(is_renewed)
+        await eventually(lambda: bucket.get(KEY), lambda found: (found.revision or 0) > stored)
     finally:
         await cancel([holding])
 

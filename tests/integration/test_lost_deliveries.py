@@ -15,7 +15,7 @@ from shared.bus.watch import Look
 from shared.messages.requests import OutcomeStatus, Request
 from shared.text import TextModel
 from tests.support.intake import Intake, receiving
-from tests.support.waiting import LIMIT_S, until
+from tests.support.waiting import LIMIT_S, reached
 
 BACKLOG_S = 60.0
 
@@ -78,11 +78,7 @@ async def test_a_backlog_that_takes_longer_to_receive_than_the_checks_is_no_loss
         await bus.nc.publish(bus.subjects.requests, encode(Request(request_id=f"r-{i}", prompt="x")))
     await bus.nc.flush()
     async with receiving(bus, text, max_held=1) as intake:
-
-        async def is_received() -> bool:
-            return intake.consumer.num_waiting == backlog - 1
-
-        await until(is_received, BACKLOG_S)
+        await reached(lambda: intake.consumer.num_waiting == backlog - 1, BACKLOG_S)
         [consumer] = await bus.js.consumers_info(bus.subjects.stream("REQUESTS"))
         assert consumer.delivered is not None
         assert consumer.delivered.consumer_seq == backlog  # no message was delivered twice

@@ -19,7 +19,7 @@ from shared.bus.users import BusUser
 from shared.messages.requests import Request
 from shared.tasks import cancel
 from tests.support.nats import NatsServer, full_files
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 CELL = "cell0"
 FULL_BYTES = 4096  # of each file
@@ -73,11 +73,7 @@ async def test_a_stream_that_is_no_longer_written_is_found_until_the_server_rest
     server.stop()
     server.start()
     healed = await Bus.connect(server.url, CELL, name="test")
-
-    async def is_healed() -> bool:
-        return await write_errors(healed) == {}
-
-    await until(is_healed)
+    await eventually(lambda: write_errors(healed), lambda found: found == {})
     assert (await healed.js.stream_info(healed.subjects.stream("REQUESTS"))).state.messages >= 1
     for each in (bus, healed):
         await each.close()
@@ -99,11 +95,9 @@ async def test_up_restarts_the_server_once_its_disk_has_room(tmp_path: Path, mon
     await break_stream(bus, before, bus.subjects.stream("REQUESTS"), bus.subjects.requests)
     assert await write_errors(bus) != {}
     monkeypatch.setattr(nats_restart, "MIN_FREE_BYTES", 0)
-
-    async def stores() -> bool:
-        return server_pid(tmp_path) not in (None, before) and await write_errors(bus) == {}
-
-    await until(stores)
+    await eventually(
+        lambda: write_errors(bus), lambda found: server_pid(tmp_path) not in (None, before) and found == {}
+    )
     await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
     await cancel([watching])
     await bus.close()

@@ -103,16 +103,13 @@ async def test_two_predictors_share_the_work_and_a_kill_loses_only_held_queries(
             except (TimeoutError, nats.errors.NoRespondersError):
                 lost += 1
 
-    async def both_answer() -> bool:
-        return len(answered) == 2 and min(answered.values()) > 10
-
     with (
         service("predictor", settings, tmp_path / "log1") as first,
         service("predictor", {**settings, "predictor": other}, tmp_path / "log2"),
     ):
         await until(lambda: answers(bus))
         asking = [asyncio.ensure_future(ask_on()) for _ in range(4)]
-        await until(both_answer)
+        await reached(lambda: len(answered) == 2 and min(answered.values()) > 10)
         lost = 0
         first.kill()
         first.wait()

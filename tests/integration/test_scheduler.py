@@ -37,7 +37,7 @@ from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.services import service, stop
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.waiting import reached, until
+from tests.support.waiting import eventually, reached, until
 
 SHARED = "scheduled"  # the cell of the shared scheduler
 numbers = itertools.count()
@@ -96,11 +96,7 @@ async def test_outcomes_of_a_quarantined_instance_are_marked(shared: Cluster) ->
     async with shared.instance():
         await shared.outcome(Request(request_id=other, prompt="hi"))
     await quarantine(shared, name)
-
-    async def is_marked() -> bool:
-        return (await stored(shared, request_id)).unverified
-
-    await until(is_marked)
+    await eventually(lambda: stored(shared, request_id), lambda found: found.unverified)
     assert (await stored(shared, request_id)).status is OutcomeStatus.COMPLETED
     assert not (await stored(shared, other)).unverified
 
@@ -264,11 +260,9 @@ async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cl
         for i in range(5):
             await cluster.bus.store(subjects.requests, Request(request_id=f"r{i}", prompt="x", output_tokens=32))
         stream = subjects.stream("REQUESTS")
-
-        async def taken() -> bool:
-            return any(c.num_ack_pending == 5 for c in await cluster.bus.js.consumers_info(stream))
-
-        await until(taken)
+        await eventually(
+            lambda: cluster.bus.js.consumers_info(stream), lambda found: any(c.num_ack_pending == 5 for c in found)
+        )
         first.kill()
     with service("scheduler", cluster.settings, cluster.log):
         async with cluster.instance():
@@ -436,20 +430,13 @@ async def test_the_scheduler_lists_requests_by_key_instance_and_id(shared: Clust
         reply = await shared.bus.nc.request(subjects.unfinished, encode(UnfinishedQuery(**query)))
         return [each.request_id for each in decode(reply.data, UnfinishedRequests).requests]
 
-    async def is_listed() -> bool:
-        return name in await listed()
-
-    await until(is_listed)
+    await eventually(listed, lambda found: name in found)
     assert await listed(key="alice", id_part=name[:-1]) == [name]
     assert name not in await listed(key="bob")
     assert await listed(instance="no-such") == []
     assert await listed(id_part="no-such") == []
     await shared.bus.publish(subjects.cancel(name), Cancel())
-
-    async def has_ended() -> bool:
-        return name not in await listed()
-
-    await until(has_ended)
+    await eventually(listed, lambda found: name not in found)
     outcome = await stored(shared, name)
     assert (outcome.key, outcome.priority) == ("alice", 3)
 
@@ -472,8 +459,4 @@ async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) ->
     assert (found.key, found.arrival_s > 0) == ("alice", True)
     assert not (await look_up("no-such")).is_known
     await shared.bus.publish(subjects.cancel(name), Cancel())
-
-    async def has_ended() -> bool:
-        return not (await look_up(name)).is_known
-
-    await until(has_ended)
+    await eventually(lambda: look_up(name), lambda found: not found.is_known)

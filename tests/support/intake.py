@@ -24,7 +24,7 @@ from shared.messages.versions import VERSION
 from shared.tasks import cancel
 from shared.text import TextModel
 from tests.builders import serving_stats
-from tests.support.waiting import LIMIT_S, until
+from tests.support.waiting import LIMIT_S, eventually, reached
 
 SLO_S = 5.0
 LOOK_S = 0.1
@@ -100,27 +100,20 @@ class Intake:
     async def status(self, request_id: str) -> OutcomeStatus:
         """The status of the stored outcome, once there is one."""
         stream, subject = self.bus.subjects.stream("OUTCOMES"), self.bus.subjects.outcomes(request_id)
-
-        async def stored() -> bool:
-            return (await self.bus.js.stream_info(stream, subjects_filter=subject)).state.subjects is not None
-
-        await until(stored)
+        await eventually(
+            lambda: self.bus.js.stream_info(stream, subjects_filter=subject),
+            lambda found: found.state.subjects is not None,
+        )
         return decode((await self.bus.js.get_last_msg(stream, subject)).data or b"", Outcome).status
 
     async def unfinished(self) -> int:
         return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages
 
     async def until_waiting(self, count: int) -> None:
-        async def waiting() -> bool:
-            return self.consumer.num_waiting == count
-
-        await until(waiting)
+        await reached(lambda: self.consumer.num_waiting == count)
 
     async def until_unfinished(self, count: int) -> None:
-        async def holds() -> bool:
-            return await self.unfinished() == count
-
-        await until(holds)
+        await eventually(self.unfinished, lambda found: found == count)
 
 
 @asynccontextmanager

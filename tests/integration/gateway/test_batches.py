@@ -20,7 +20,7 @@ from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import reached, until
+from tests.support.waiting import eventually, reached, until
 
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
@@ -44,11 +44,9 @@ async def submit(api: openai.AsyncOpenAI, *rows: object) -> Batch:
 
 
 async def ended(api: openai.AsyncOpenAI, batch_id: str) -> Batch:
-    async def has_ended() -> bool:
-        return (await api.batches.retrieve(batch_id)).status in {"completed", "failed", "cancelled"}
-
-    await until(has_ended)
-    return await api.batches.retrieve(batch_id)
+    return await eventually(
+        lambda: api.batches.retrieve(batch_id), lambda found: found.status in {"completed", "failed", "cancelled"}
+    )
 
 
 async def is_settled(bus: Bus) -> bool:
@@ -279,11 +277,7 @@ async def test_a_file_that_is_being_deleted_is_refused_at_once(bus: Bus, gateway
 async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(gateway: RunningGateway) -> None:
     async with client(gateway) as api:
         batch = await submit(api, *(line(i, temperature=9) for i in range(3000)))
-
-        async def is_running() -> bool:
-            return (await api.batches.retrieve(batch.id)).status == "in_progress"
-
-        await until(is_running)
+        await eventually(lambda: api.batches.retrieve(batch.id), lambda found: found.status == "in_progress")
         await api.batches.cancel(batch.id)
         done = await ended(api, batch.id)
         assert done.status == "cancelled"

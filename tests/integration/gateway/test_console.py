@@ -22,7 +22,7 @@ from tests.builders import scheduler_stats
 from tests.support.gateway import RunningGateway, running
 from tests.support.plans import plan
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 NOT_READY = "no scheduler leads; no instance is ready"
@@ -101,11 +101,7 @@ async def test_the_cluster_lists_the_processes_of_its_services(gateway: RunningG
     assert own["memory_bytes"] > 1 << 20
     health = ServiceHealth(process="host:1", memory_bytes=5)
     await bus.publish(bus.subjects.health("scheduler"), health)
-
-    async def has_standby() -> bool:
-        return await services() == {"gateway": "running", "scheduler": "standby"}
-
-    await until(has_standby)
+    await eventually(services, lambda found: found == {"gateway": "running", "scheduler": "standby"})
     await bus.publish(bus.subjects.health("scheduler"), msgspec.structs.replace(health, has_ended=True))
     await until(has_own)
 
@@ -212,11 +208,7 @@ async def test_loads_are_sent_after_the_machines_clock_is_set_back(
     before = (await first_update(gateway))["loads"][-1]["t_s"]
     unix_s = time.time
     monkeypatch.setattr(time, "time", lambda: unix_s() - 3600)
-
-    async def is_sent() -> bool:
-        return bool((await first_update(gateway))["loads"][-1]["t_s"] > before)
-
-    await until(is_sent)
+    await eventually(lambda: first_update(gateway), lambda found: found["loads"][-1]["t_s"] > before)
 
 
 async def test_without_a_scheduler_the_load_is_null(lonely_gateway: RunningGateway) -> None:

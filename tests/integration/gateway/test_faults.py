@@ -21,7 +21,7 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, leave, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import until
+from tests.support.waiting import eventually
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
@@ -61,11 +61,7 @@ async def test_requests_are_accepted_and_wait_while_a_plan_is_executed(
     assert (await lonely_gateway.http.post(PATH, json=CHAT)).status_code == 200
     failed = msgspec.structs.replace(plan, state=PlanState.FAILED)
     await scheduler.bus.publish(scheduler.bus.subjects.plans("1"), failed)
-
-    async def is_refused() -> bool:
-        return (await lonely_gateway.http.post(PATH, json=CHAT)).status_code == 503
-
-    await until(is_refused)
+    await eventually(lambda: lonely_gateway.http.post(PATH, json=CHAT), lambda found: found.status_code == 503)
 
 
 async def test_without_a_bus_the_gateway_runs_and_reports_it(settings: GatewaySettings, text: TextModel) -> None:

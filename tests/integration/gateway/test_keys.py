@@ -22,7 +22,7 @@ from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.stack import dilaserve
-from tests.support.waiting import reached, until
+from tests.support.waiting import eventually, reached, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
@@ -236,10 +236,7 @@ async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(
         assert {reply.status_code for reply in fetched} <= {200, 404}
         return {row["id"] for row in listed}, {reply.json()["id"] for reply in fetched if reply.status_code == 200}
 
-    async def operator_lists_both() -> bool:
-        return set(ids.values()) <= (await visible(operator))[0]
-
-    await until(operator_lists_both)
+    await eventually(lambda: visible(operator), lambda found: set(ids.values()) <= found[0])
     assert await visible(alice) == ({ids[alice]}, {ids[alice]})
     assert await visible(bob) == ({ids[bob]}, {ids[bob]})
     assert (await visible(operator))[1] == set(ids.values())
@@ -297,11 +294,9 @@ async def test_a_key_sees_itself_and_its_batches_and_an_operator_sees_all(
     assert (own["finished"], own["slo_attainment"]) == (1, 1.0)
     assert {key["name"] for key in await listed(operators_secret, "/keys")} >= {"alice", "bob", "operator"}
     assert [batch["id"] for batch in await listed(bobs_secret, "/v1/batches")] == []
-
-    async def operator_lists_the_batch() -> bool:
-        return batch_id in [batch["id"] for batch in await listed(operators_secret, "/v1/batches")]
-
-    await until(operator_lists_the_batch)  # a list can lack a record that is updated meanwhile
+    await eventually(
+        lambda: listed(operators_secret, "/v1/batches"), lambda found: batch_id in [batch["id"] for batch in found]
+    )  # a list can lack a record that is updated meanwhile
     seen = [
         await guarded.http.get(f"/v1/batches/{batch_id}", headers=bearing(secret))
         for secret in (bobs_secret, operators_secret)
@@ -321,11 +316,7 @@ async def test_requests_beyond_the_concurrency_limit_are_rejected(
     assert second.headers["retry-after"]
     hold.set()
     assert (await first).status_code == 200
-
-    async def is_served() -> bool:
-        return (await complete(guarded, secret)).status_code == 200
-
-    await until(is_served)
+    await eventually(lambda: complete(guarded, secret), lambda found: found.status_code == 200)
 
 
 async def test_the_list_of_keys_shows_names_and_no_secrets(postgres: PostgresServer, engine: AsyncEngine) -> None:
@@ -340,11 +331,9 @@ async def test_a_revoked_key_becomes_invalid(guarded: RunningGateway, engine: As
     key, secret = await create_key(engine, "revoked", None, None, 0)
     assert (await guarded.http.get("/v1/models", headers=bearing(secret))).status_code == 200
     await revoke_key(engine, key.key_id)
-
-    async def is_revoked() -> bool:
-        return (await guarded.http.get("/v1/models", headers=bearing(secret))).status_code == 401
-
-    await until(is_revoked)
+    await eventually(
+        lambda: guarded.http.get("/v1/models", headers=bearing(secret)), lambda found: found.status_code == 401
+    )
 
 
 async def test_an_unknown_key_is_not_checked_while_the_database_does_not_reply(
@@ -418,11 +407,7 @@ async def test_concurrent_requests_never_exceed_the_gateways_limit(
 ) -> None:
     names = [{"Idempotency-Key": f"pears-{number}"} for number in range(6)]
     sent = [asyncio.create_task(small_gateway.http.post(PATH, json=CHAT, headers=name)) for name in names]
-
-    async def four_are_rejected() -> bool:
-        return sum(reply.done() for reply in sent) == 4
-
-    await until(four_are_rejected)
+    await reached(lambda: sum(reply.done() for reply in sent) == 4)
     hold.set()
     statuses = sorted([(await reply).status_code for reply in sent])
     assert statuses == [200, 200, 429, 429, 429, 429]
@@ -482,8 +467,4 @@ async def test_a_keys_concurrency_counts_the_requests_at_all_gateways(
     await until(is_refused)
     hold.set()
     assert (await held).status_code == 200
-
-    async def is_served() -> bool:
-        return (await complete(second, secret)).status_code == 200
-
-    await until(is_served)
+    await eventually(lambda: complete(second, secret), lambda found: found.status_code == 200)

@@ -22,7 +22,7 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.services import service
-from tests.support.waiting import reached, until
+from tests.support.waiting import eventually, reached, until
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
@@ -119,19 +119,13 @@ async def test_an_unfinished_upload_is_stored_as_it_arrives_and_then_deleted(
     async def stored_bytes() -> int:
         return (await bus.js.stream_info(stream)).state.bytes
 
-    async def has_arrived() -> bool:
-        return await stored_bytes() > 20 * MIB
-
-    async def is_deleted() -> bool:
-        return await stored_bytes() == 0
-
     url = httpx.URL(small_gateway.url)
     _, writer = await asyncio.open_connection(url.host, url.port)
     head = b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
     writer.write(head + b"Content-Length: %d\r\n\r\n" % (60 * MIB) + memory_attacks.FORM + bytes(21 * MIB))
-    await until(has_arrived)
+    await eventually(stored_bytes, lambda found: found > 20 * MIB)
     writer.close()
-    await until(is_deleted)
+    await eventually(stored_bytes, lambda found: found == 0)
 
 
 async def test_a_download_is_read_from_the_store_as_the_client_reads_it(

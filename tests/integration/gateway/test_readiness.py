@@ -17,7 +17,7 @@ from shared.text import TextModel
 from tests.builders import scheduler_stats
 from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
@@ -35,11 +35,7 @@ async def limit(bus: Bus, stream: str, max_bytes: int) -> None:
 
 async def becomes(gateway: RunningGateway, part: str) -> None:
     """Wait until `/ready` gives a reason that contains `part`."""
-
-    async def holds() -> bool:
-        return part in await gateway.readiness()
-
-    await until(holds)
+    await eventually(gateway.readiness, lambda found: part in found)
 
 
 async def test_a_silent_scheduler_ends_readiness_and_requests_still_wait_for_the_next_one(

@@ -15,7 +15,7 @@ from shared.messages.requests import Outcome, OutcomeStatus, UnfinishedRequests
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler, active
-from tests.support.waiting import reached, until
+from tests.support.waiting import eventually, reached
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 LIST = "/v1/requests"
@@ -34,11 +34,7 @@ async def ids(gateway: RunningGateway, **filters: str | int) -> list[str]:
 
 async def has_listed(gateway: RunningGateway, count: int) -> None:
     """Wait until the list, which follows the outcomes on the bus, has this many."""
-
-    async def holds() -> bool:
-        return len(await ids(gateway)) == count
-
-    await until(holds)
+    await eventually(lambda: ids(gateway), lambda found: len(found) == count)
 
 
 async def test_finished_requests_are_selected_by_outcome_instance_and_id(
@@ -135,11 +131,7 @@ async def test_the_whole_id_finds_a_request_that_is_not_listed_any_more(
     await bus.store(bus.subjects.outcomes("last"), Outcome(request_id="last", status=OutcomeStatus.CANCELLED))
     async with running(settings, text) as gateway:
         await gateway.until("ready")
-
-        async def has_read() -> bool:
-            return "last" in await ids(gateway, limit=1)
-
-        await until(has_read)
+        await eventually(lambda: ids(gateway, limit=1), lambda found: "last" in found)
         assert await ids(gateway, id="r-1000") == ["r-1000"]
         assert await ids(gateway, id="r-0") == ["r-0"]
         assert await ids(gateway, id="r-0", status="completed") == []
@@ -181,18 +173,10 @@ async def test_a_mark_of_an_unlisted_outcome_does_not_list_it_again(
     await finish(bus, 0, unverified=True)
     await finish(bus, 1, unverified=True)
     await finish(bus, 3, unverified=True)
-
-    async def lists_last() -> bool:
-        return await ids(lonely_gateway) == ["r-3", "r-2"]
-
-    await until(lists_last)
+    await eventually(lambda: ids(lonely_gateway), lambda found: found == ["r-3", "r-2"])
     monkeypatch.setattr(cluster_monitor, "MAX_RECENT", 10)
     async with running(settings, text) as later:  # reads them from the stream, where the marked ones are the last
-
-        async def lists_all() -> bool:
-            return await ids(later) == ["r-3", "r-2", "r-1", "r-0"]
-
-        await until(lists_all)
+        await eventually(lambda: ids(later), lambda found: found == ["r-3", "r-2", "r-1", "r-0"])
 
 
 @pytest.mark.parametrize(
@@ -211,11 +195,7 @@ async def test_a_list_does_not_wait_longer_while_others_wait_for_a_scheduler(
     queries: asyncio.Queue[Msg] = asyncio.Queue()
     await bus.nc.subscribe(bus.subjects.unfinished, cb=queries.put)
     await bus.nc.flush()
-
-    async def is_connected() -> bool:
-        return await lonely_gateway.readiness() != "the bus is not connected"
-
-    await until(is_connected)
+    await eventually(lonely_gateway.readiness, lambda found: found != "the bus is not connected")
     monkeypatch.setattr(unfinished_requests, "TIMEOUT_S", LIMIT_S)
     first = asyncio.create_task(lonely_gateway.http.get(LIST, params={"status": "in_progress"}))
     query = await asyncio.wait_for(queries.get(), LIMIT_S)

@@ -18,7 +18,7 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler, answering
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 MODEL = "tiny-llada"
 PATH: Literal["/v1/chat/completions"] = "/v1/chat/completions"
@@ -59,11 +59,7 @@ class TwoCells:
     async def drain(self, cell: AnsweringScheduler) -> None:
         """Let the cell publish that it drains, and wait until the gateway knows."""
         cell.stats = msgspec.structs.replace(cell.stats, draining=True)
-
-        async def is_known() -> bool:
-            return "drains" in ((await self.cluster(cell))["reason"] or "")
-
-        await until(is_known)
+        await eventually(lambda: self.cluster(cell), lambda found: "drains" in (found["reason"] or ""))
 
 
 @pytest.fixture
@@ -184,11 +180,9 @@ async def test_a_cell_that_has_stopped_is_passed_by_and_its_outcomes_are_found(
             await stopping.aclose()
             bucket = await second_bus.bucket(second_bus.subjects.instances_bucket)
             await bucket.delete("worker-test")
-
-            async def has_stopped() -> bool:
-                return "no instance is ready" in ((await cells.cluster(second))["reason"] or "")
-
-            await until(has_stopped)
+            await eventually(
+                lambda: cells.cluster(second), lambda found: "no instance is ready" in (found["reason"] or "")
+            )
             assert text_of(await cells.complete(), stream=False) == FIRST_ANSWER
             found = await cells.gateway.http.get(f"/v1/requests/{name_of(before)}")
             assert found.json()["text"] == SECOND_ANSWER
@@ -244,12 +238,10 @@ async def test_the_lines_of_a_batch_are_served_once_by_either_cell(cells: TwoCel
         content = "\n".join(map(json.dumps, lines)).encode()
         file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint=PATH, completion_window="24h")
-
-        async def has_ended() -> bool:
-            return (await client.batches.retrieve(batch.id)).status in ("completed", "failed")
-
-        await until(has_ended)
-        counts = (await client.batches.retrieve(batch.id)).request_counts
+        ended = await eventually(
+            lambda: client.batches.retrieve(batch.id), lambda found: found.status in ("completed", "failed")
+        )
+    counts = ended.request_counts
     assert counts is not None
     assert (counts.completed, counts.failed) == (8, 0)
     assert len(cells.first.requests) + len(cells.second.requests) == 8

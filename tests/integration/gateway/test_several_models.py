@@ -19,7 +19,7 @@ from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler, answering
 from tests.support.tiny_model import write_tiny_sdar
-from tests.support.waiting import until
+from tests.support.waiting import eventually
 
 OWN, OTHER = "tiny-llada", "other"
 OWN_ANSWER, OTHER_ANSWER = "The answer is 29.", "From the other cell."
@@ -68,10 +68,7 @@ async def both(
 
 
 async def until_ready(gateway: RunningGateway, model: str) -> None:
-    async def is_ready() -> bool:
-        return bool((await gateway.http.get("/cluster", params={"model": model})).json()["ready"])
-
-    await until(is_ready)
+    await eventually(lambda: gateway.http.get("/cluster", params={"model": model}), lambda found: found.json()["ready"])
 
 
 async def complete(gateway: RunningGateway, model: str, **fields: Any) -> httpx.Response:
@@ -146,10 +143,7 @@ async def test_outcomes_of_all_cells_are_found_and_listed(both: RunningGateway) 
     async def listed_ids() -> list[str]:
         return [each["id"] for each in (await both.http.get("/v1/requests")).json()["data"]]
 
-    async def has_all() -> bool:
-        return len(await listed_ids()) == len(ids)
-
-    await until(has_all)  # the list follows the outcomes on the bus
+    await eventually(listed_ids, lambda found: len(found) == len(ids))  # the list follows the outcomes on the bus
     assert await listed_ids() == ids[::-1]
     assert len((await both.http.get("/v1/requests", params={"limit": 2})).json()["data"]) == 2
 
@@ -239,12 +233,10 @@ async def test_a_batch_has_lines_for_the_models_of_all_cells(both: RunningGatewa
         content = "\n".join(map(json.dumps, lines)).encode()
         file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint=PATH, completion_window="24h")
-
-        async def has_ended() -> bool:
-            return (await client.batches.retrieve(batch.id)).status in ("completed", "failed")
-
-        await until(has_ended)
-        batch = await client.batches.retrieve(batch.id)
+        created = batch.id
+        batch = await eventually(
+            lambda: client.batches.retrieve(created), lambda found: found.status in ("completed", "failed")
+        )
         assert batch.output_file_id
         assert batch.error_file_id
         output = (await client.files.content(batch.output_file_id)).text

@@ -27,7 +27,7 @@ from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival
 from tests.support.postgres import PostgresServer
 from tests.support.registering_launcher import RegisteringLauncher
-from tests.support.waiting import reached, until
+from tests.support.waiting import eventually, reached, until
 from tests.support.workloads import PROFILE
 
 WAIT_S = 60.0
@@ -163,11 +163,7 @@ async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -
     running = asyncio.create_task(cell.controller.run(1e6, 1e6, asyncio.Event()))
     await reached(lambda: LARGE in cell.controller._losses._served)
     await cell.launcher.lose(LARGE)
-
-    async def is_replaced() -> bool:
-        return set(await cell.launcher.running()) == {LEFT, RIGHT}
-
-    await until(is_replaced, WAIT_S)
+    await eventually(cell.launcher.running, lambda found: set(found) == {LEFT, RIGHT}, WAIT_S)
     [plan] = await cell.plans()
     assert "nothing runs" in plan.reason
     running.cancel()

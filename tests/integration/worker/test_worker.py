@@ -23,7 +23,7 @@ from tests.support.nats import NatsServer
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
-from tests.support.waiting import until
+from tests.support.waiting import reached
 
 
 @pytest.fixture
@@ -185,11 +185,7 @@ async def _first_instance(bus: Bus) -> Instance:
 async def test_without_a_bus_it_waits_and_stops_on_sigterm(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     with service("worker", {"nats_url": "nats://127.0.0.1:1", "threads": 1, "model": MODEL}, log) as worker:
-
-        async def waits() -> bool:
-            return "ConnectionRefused" in log.read_text()
-
-        await until(waits, LIMIT_S)
+        await reached(lambda: "ConnectionRefused" in log.read_text(), LIMIT_S)
         worker.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0, log.read_text()
 
