@@ -11,7 +11,6 @@ from tests.builders import scheduler_stats
 from tests.support.browser import NARROW, WIDE, NewPage, check_accessibility
 from tests.support.gateway import RunningGateway
 from tests.support.plans import plan
-from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -41,12 +40,7 @@ async def store_examples(bus: Bus) -> None:
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_every_view_is_accessible(
-    bus: Bus,
-    gateway: RunningGateway,
-    scheduler: AnsweringScheduler,
-    new_page: NewPage,
-    theme: Literal["light", "dark"],
-    size: tuple[int, int],
+    bus: Bus, gateway: RunningGateway, new_page: NewPage, theme: Literal["light", "dark"], size: tuple[int, int]
 ) -> None:
     async with new_page(gateway.url, size) as page:
         await page.emulate_media(color_scheme=theme, reduced_motion="reduce")
@@ -57,9 +51,9 @@ async def test_every_view_is_accessible(
         await show(page, "Playground")
         await page.get_by_role("button", name="Run both").click()
         await expect(page.locator("#comparison")).not_to_be_empty()
-        scheduler.hold = asyncio.Event()
+        gateway.scheduler.hold = asyncio.Event()
         asked = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT, timeout=None))
-        await reached(lambda: len(scheduler.requests) == 3)
+        await reached(lambda: len(gateway.scheduler.requests) == 3)
         for view in SHOWN:
             await show(page, view)
             await check_accessibility(page)
@@ -69,7 +63,7 @@ async def test_every_view_is_accessible(
             await expect(page.get_by_role("dialog")).to_contain_text(content)
             await check_accessibility(page)
             await page.keyboard.press("Escape")
-        scheduler.hold.set()
+        gateway.scheduler.hold.set()
         await asked
 
 

@@ -12,13 +12,12 @@ from shared.messages.instances import Instance, InstanceState
 from shared.text import TextModel
 from tests.support.browser import NARROW, NewPage, overflow_px
 from tests.support.gateway import RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = pytest.mark.browser
 
 
 async def test_the_view_shows_instances_join_drain_and_leave(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, text: TextModel, new_page: NewPage
+    gateway: RunningGateway, bus: Bus, text: TextModel, new_page: NewPage
 ) -> None:
     bucket = await bus.bucket(bus.subjects.instances_bucket)
     wide = Instance(instance_id="wide-1", model=text.card, tp_degree=4, node="node-2", gpus=[0, 1, 2, 3], device="cuda")
@@ -30,7 +29,7 @@ async def test_the_view_shows_instances_join_drain_and_leave(
         await expect(node.locator(".gpu")).to_have_text(["GPU 0", "GPU 1", "GPU 2", "GPU 3"])
         await expect(node).to_contain_text("TP 4")
         assert await overflow_px(page) == 0
-        scheduler.instance_state = InstanceState.DRAINING
+        gateway.scheduler.instance_state = InstanceState.DRAINING
         await expect(first).to_contain_text("draining")
         await bucket.delete(wide.instance_id)
         await expect(node).to_have_count(0)

@@ -6,7 +6,6 @@ from playwright.async_api import Page, expect
 from shared.messages.requests import OutcomeStatus
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
 from tests.support.gateway import RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
 pytestmark = pytest.mark.browser
@@ -41,13 +40,13 @@ async def test_every_view_fits_and_the_playground_completes(
 
 @pytest.mark.slow
 async def test_the_canvas_has_the_models_blocks_and_greys_only_what_follows_the_text(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+    gateway: RunningGateway, new_page: NewPage
 ) -> None:
     async with new_page(gateway.url) as page:
         await run_both(page)
         sizes = "blocks => blocks.map(block => block.children.length)"
         blocks = await page.locator("[data-run=A] .block").evaluate_all(sizes)
-        assert blocks == [request.block_length for request in scheduler.requests[:1]] * len(blocks)
+        assert blocks == [request.block_length for request in gateway.scheduler.requests[:1]] * len(blocks)
         await expect(page.locator("[data-run=A] .cell.unused")).to_have_count(OUTPUT_TOKENS - len(ANSWER))
         assert "unused" not in str(await page.locator("[data-run=A] .cell").nth(len(ANSWER) - 1).get_attribute("class"))
 
@@ -67,10 +66,8 @@ async def test_without_a_connection_the_old_run_is_removed_and_the_header_shows_
 
 
 @pytest.mark.slow
-async def test_a_template_is_filled_in_on_its_canvas(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
-) -> None:
-    scheduler.answer = lambda _: "12345"
+async def test_a_template_is_filled_in_on_its_canvas(gateway: RunningGateway, new_page: NewPage) -> None:
+    gateway.scheduler.answer = lambda _: "12345"
     async with new_page(gateway.url) as page:
         await page.get_by_label("Slow motion").uncheck()
         await page.get_by_label("Template").fill("x=<mask:2>, y=<mask:3>.")
@@ -86,10 +83,8 @@ async def test_a_template_is_filled_in_on_its_canvas(
 
 
 @pytest.mark.slow
-async def test_a_reply_has_the_form_of_a_schema(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
-) -> None:
-    scheduler.answer = lambda _: "29"
+async def test_a_reply_has_the_form_of_a_schema(gateway: RunningGateway, new_page: NewPage) -> None:
+    gateway.scheduler.answer = lambda _: "29"
     async with new_page(gateway.url) as page:
         await page.get_by_label("Slow motion").uncheck()
         schema = page.get_by_label("JSON schema")
@@ -100,16 +95,16 @@ async def test_a_reply_has_the_form_of_a_schema(
         await schema.fill('{"type": "integer"}')
         await run.click()
         await expect(page.get_by_label("Reply of run A")).to_have_text("29")
-        assert scheduler.requests[0].pattern
+        assert gateway.scheduler.requests[0].pattern
 
 
 @pytest.mark.slow
 async def test_the_second_run_has_a_shorter_slo_than_the_first_took_until_one_is_set(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
+    gateway: RunningGateway, new_page: NewPage
 ) -> None:
     async with new_page(gateway.url) as page:
         await run_both(page)
-        first, second = scheduler.requests
+        first, second = gateway.scheduler.requests
         value, unit = (await page.locator("[data-run=A] .facts dd").first.inner_text()).split()
         latency_s = float(value) / {"ms": 1000, "s": 1}[unit]
         assert second.slo_s is not None
@@ -117,14 +112,12 @@ async def test_the_second_run_has_a_shorter_slo_than_the_first_took_until_one_is
         assert (first.min_threshold, second.min_threshold) == (0, 0.7)
         await page.locator("[data-run=B]").get_by_label("SLO").press("End")
         await page.get_by_role("button", name="Run both").click()
-        await reached(lambda: 60 in {request.slo_s for request in scheduler.requests})
+        await reached(lambda: 60 in {request.slo_s for request in gateway.scheduler.requests})
 
 
 @pytest.mark.slow
-async def test_the_canvas_shows_drafts_and_what_replaced_them(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
-) -> None:
-    scheduler.drafts = True
+async def test_the_canvas_shows_drafts_and_what_replaced_them(gateway: RunningGateway, new_page: NewPage) -> None:
+    gateway.scheduler.drafts = True
     async with new_page(gateway.url) as page:
         await run_both(page)
         panel = page.get_by_role("article", name="Run A")
@@ -170,10 +163,8 @@ async def test_a_request_opens_in_a_drawer_that_escape_closes(gateway: RunningGa
 
 
 @pytest.mark.slow
-async def test_a_failed_request_shows_its_error(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage
-) -> None:
-    scheduler.status = OutcomeStatus.FAILED
+async def test_a_failed_request_shows_its_error(gateway: RunningGateway, new_page: NewPage) -> None:
+    gateway.scheduler.status = OutcomeStatus.FAILED
     async with new_page(gateway.url) as page:
         await page.get_by_role("article", name="Run B").get_by_role("button", name="Run").click()
         await expect(page.get_by_label("Reply of run B")).to_have_text("the test chose failed")

@@ -61,18 +61,18 @@ def rows(page: Page, part: str) -> Any:
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
 async def test_a_request_is_in_progress_until_it_is_finished(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, new_page: NewPage, size: tuple[int, int]
+    gateway: RunningGateway, new_page: NewPage, size: tuple[int, int]
 ) -> None:
-    scheduler.hold = asyncio.Event()
+    gateway.scheduler.hold = asyncio.Event()
     asked = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT))
-    await reached(lambda: len(scheduler.requests) == 1)
+    await reached(lambda: len(gateway.scheduler.requests) == 1)
     async with new_page(f"{gateway.url}/#requests", size) as page:
         await expect(rows(page, "unfinished")).to_contain_text(["running"])
         await expect(page.locator("#finished")).to_contain_text("No request yet")
         await page.get_by_role("button", name="Open request").click()
         drawer = page.get_by_role("dialog")
         await expect(drawer).to_contain_text("running")
-        scheduler.hold.set()
+        gateway.scheduler.hold.set()
         await expect(drawer).to_contain_text("The answer is 29.")  # it follows the request
         await page.keyboard.press("Escape")
         await expect(rows(page, "finished")).to_have_count(1)

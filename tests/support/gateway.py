@@ -6,7 +6,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,13 @@ ONE_CELL = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass
 class RunningGateway:
-    """SIGTERM sets `stop`; `done` ends when the gateway has drained."""
+    """SIGTERM sets `stop`; `done` ends when the gateway has drained. That of the fixture `gateway` has a scheduler."""
 
     url: str
     http: httpx.AsyncClient
     stop: asyncio.Event
     done: asyncio.Task[int]
+    scheduler: AnsweringScheduler = field(init=False)
 
     async def readiness(self) -> str:
         """ "ready", or the reason why it is not."""
@@ -100,14 +101,14 @@ def text_of(reply: httpx.Response, *, stream: bool) -> str:
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in sent)
 
 
-async def leave(gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, **request: Any) -> str:
+async def leave(gateway: RunningGateway, path: str, **request: Any) -> str:
     """Post a request, and disconnect once the scheduler has it. Returns: its id."""
     counted = 'dilaserve_gateway_requests_total{outcome="left"}'
     before = await gateway.value(counted)
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         sent = asyncio.create_task(client.post(path, **request))
         async with asyncio.timeout(LIMIT_S):
-            request_id = await scheduler.served.get()
+            request_id = await gateway.scheduler.served.get()
         sent.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sent
@@ -218,6 +219,7 @@ def gateway(request: pytest.FixtureRequest, scheduler: AnsweringScheduler) -> Ru
     found: RunningGateway = (
         request.getfixturevalue("shared_cell")[1] if shares(request) else request.getfixturevalue("own_gateway")
     )
+    found.scheduler = scheduler
     return found
 
 

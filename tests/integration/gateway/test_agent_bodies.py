@@ -10,7 +10,6 @@ import pytest
 from shared.arrays import unpack_int32
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
@@ -93,16 +92,14 @@ def thinks(**fields: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 async def test_a_body_is_served_and_what_has_no_effect_is_named(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, fields: dict[str, Any], ignored: str
+    gateway: RunningGateway, path: str, fields: dict[str, Any], ignored: str
 ) -> None:
     found = await ignored_of(gateway, f"/v1/{path}", **fields)
     assert sorted(found.split(", ")) == sorted(ignored.split(", "))
 
 
 @pytest.mark.parametrize("agent", ["claude_code", "codex"])
-async def test_the_recorded_bodies_of_agents_are_served(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, agent: str
-) -> None:
+async def test_the_recorded_bodies_of_agents_are_served(gateway: RunningGateway, agent: str) -> None:
     recorded = json.loads((RECORDED / f"{agent}.json").read_text(), object_hook=shortened)
     for turn in recorded["turns"]:
         reply = await gateway.http.post(recorded["path"], json=turn | {"model": MODEL}, headers=recorded["headers"])
@@ -110,17 +107,15 @@ async def test_the_recorded_bodies_of_agents_are_served(
         assert {"message_stop", "response.completed"} & set(re.findall('"type":"([a-z_.]+)"', reply.text))
 
 
-async def test_a_system_message_stays_at_its_place(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
-) -> None:
+async def test_a_system_message_stays_at_its_place(gateway: RunningGateway, text: TextModel) -> None:
     turns = [QUESTION, {"role": "system", "content": "Be short."}, {"role": "assistant", "content": "29"}, QUESTION]
     for path in ("/v1/messages", "/v1/chat/completions"):
         await ignored_of(gateway, path, messages=turns)
-    of_messages, of_chat = scheduler.requests
+    of_messages, of_chat = gateway.scheduler.requests
     assert of_messages.prompt_ids == of_chat.prompt_ids
     at_the_end = [QUESTION, {"role": "system", "content": "Be short."}]
     await ignored_of(gateway, "/v1/messages", messages=at_the_end)
-    prompt = text.decode(unpack_int32(scheduler.requests[-1].prompt_ids or b""))
+    prompt = text.decode(unpack_int32(gateway.scheduler.requests[-1].prompt_ids or b""))
     assert prompt.index("How many pears?") < prompt.index("Be short.")
 
 
@@ -136,14 +131,12 @@ async def test_a_system_message_stays_at_its_place(
         ("messages", {"output_format": {"type": "json_schema", "schema": SCHEMA}}),
     ],
 )
-async def test_a_schema_at_any_place_applies(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, fields: dict[str, Any]
-) -> None:
-    scheduler.answer = lambda _: '{"pears": 29}'
+async def test_a_schema_at_any_place_applies(gateway: RunningGateway, path: str, fields: dict[str, Any]) -> None:
+    gateway.scheduler.answer = lambda _: '{"pears": 29}'
     expected = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
     assert await ignored_of(gateway, "/v1/chat/completions", **expected) == ""
     assert await ignored_of(gateway, f"/v1/{path}", **fields) == ""
-    usual, own = scheduler.requests
+    usual, own = gateway.scheduler.requests
     assert usual.pattern
     assert own.pattern == usual.pattern
 
@@ -151,14 +144,12 @@ async def test_a_schema_at_any_place_applies(
 @pytest.mark.parametrize(
     ("field", "value"), [("regex", "[0-9]+"), ("ebnf", "root ::= [0-9]+"), ("grammar", "root ::= [0-9]+")]
 )
-async def test_forms_under_the_names_of_other_servers_apply(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, field: str, value: str
-) -> None:
-    scheduler.answer = lambda _: "29"
+async def test_forms_under_the_names_of_other_servers_apply(gateway: RunningGateway, field: str, value: str) -> None:
+    gateway.scheduler.answer = lambda _: "29"
     usual_field = "guided_regex" if field == "regex" else "guided_grammar"
     await ignored_of(gateway, "/v1/chat/completions", **{usual_field: value})
     await ignored_of(gateway, "/v1/chat/completions", **{field: value})
-    usual, own = scheduler.requests
+    usual, own = gateway.scheduler.requests
     assert usual.pattern
     assert own.pattern == usual.pattern
 
@@ -171,18 +162,16 @@ async def test_a_lark_grammar_is_refused_with_the_form_that_is_accepted(gateway:
         assert 'GBNF, such as: root ::= "yes" | "no"' in error["message"]
 
 
-async def test_fields_of_diffusion_models_own_code_are_those_of_a_completion(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_fields_of_diffusion_models_own_code_are_those_of_a_completion(gateway: RunningGateway) -> None:
     own = {"threshold": 0.9, "gen_length": 8, "random_seed": 7}
     for fields in (own, {"min_threshold": 0.9, "max_tokens": 8, "seed": 7}):
         assert await ignored_of(gateway, "/v1/completions", **fields) == ""
-    first, second = scheduler.requests
+    first, second = gateway.scheduler.requests
     assert (first.min_threshold, first.max_tokens, first.seed) == (0.9, 8, 7)
     assert (second.min_threshold, second.max_tokens, second.seed) == (0.9, 8, 7)
 
 
-async def test_a_limit_of_minus_one_is_the_models_room(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_limit_of_minus_one_is_the_models_room(gateway: RunningGateway) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         body = {"model": MODEL, "messages": [QUESTION], name: -1}
         reply = await gateway.http.post("/v1/chat/completions", json=body)
@@ -192,12 +181,12 @@ async def test_a_limit_of_minus_one_is_the_models_room(gateway: RunningGateway, 
 
 
 async def test_a_call_and_a_result_of_a_custom_tool_are_turns_of_the_chat(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
+    gateway: RunningGateway, text: TextModel
 ) -> None:
     called = {"type": "custom_tool_call", "call_id": "a", "name": "sum", "input": "14+15"}
     result = {"type": "custom_tool_call_output", "call_id": "a", "output": "29"}
     await ignored_of(gateway, "/v1/responses", input=[QUESTION, called, result])
-    prompt = text.decode(unpack_int32(scheduler.requests[-1].prompt_ids or b""))
+    prompt = text.decode(unpack_int32(gateway.scheduler.requests[-1].prompt_ids or b""))
     assert "14+15" in prompt
     assert "Result of sum: 29" in prompt
 

@@ -59,10 +59,8 @@ async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str
     return [json.loads(row) for row in (await api.files.content(file_id)).text.splitlines()]
 
 
-async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.answer = lambda request: str(request.seed)
+async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda request: str(request.seed)
     async with client(gateway) as api:
         invalid = [line(40, temperature=9), line(41, model="other"), line(42, user="x" * 5_000_000)]
         rows = [*(line(i) for i in range(40)), *invalid]
@@ -79,8 +77,10 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
         bad = await rows_of(api, done.error_file_id)
         assert [row["response"]["status_code"] for row in bad] == [400, 404, 413]
         assert bad[0]["response"]["body"]["error"]["param"] == "temperature"
-        assert {request.priority for request in scheduler.requests} == {-50}
-        assert all([(await claim_of(scheduler.bus, each.request_id)).is_stored for each in scheduler.requests])
+        assert {request.priority for request in gateway.scheduler.requests} == {-50}
+        assert all(
+            [(await claim_of(gateway.scheduler.bus, each.request_id)).is_stored for each in gateway.scheduler.requests]
+        )
         batches = [batch.id, (await submit(api, line(0))).id]
         assert sorted([known.id async for known in await api.batches.list(limit=1)]) == sorted(batches)
         with pytest.raises(openai.NotFoundError):
@@ -94,27 +94,25 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(
             await api.files.retrieve(done.input_file_id)
 
 
-async def test_a_batch_that_cannot_be_queued_is_not_created(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    js, stream = scheduler.bus.js, scheduler.bus.subjects.stream("BATCHES")
+async def test_a_batch_that_cannot_be_queued_is_not_created(gateway: RunningGateway) -> None:
+    js, stream = gateway.scheduler.bus.js, gateway.scheduler.bus.subjects.stream("BATCHES")
     await js.update_stream((await js.stream_info(stream)).config.evolve(max_msgs=1))
-    scheduler.hold = asyncio.Event()
+    gateway.scheduler.hold = asyncio.Event()
     async with client(gateway) as api:
         first = await submit(api, line(0))
         with pytest.raises(openai.InternalServerError) as refusal:
             await submit(api, line(1))
         assert refusal.value.status_code == 503
         assert [batch.id async for batch in await api.batches.list()] == [first.id]
-        scheduler.hold.set()
+        gateway.scheduler.hold.set()
         assert (await ended(api, first.id)).status == "completed"
 
 
 async def test_a_line_whose_request_the_bus_lost_is_sent_again(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_server, "RETRY_S", 0.01)
-    scheduler.losses = 1
+    gateway.scheduler.losses = 1
     async with client(gateway) as api:
         done = await ended(api, (await submit(api, line(0), line(1))).id)
     counts = done.request_counts
@@ -122,7 +120,7 @@ async def test_a_line_whose_request_the_bus_lost_is_sent_again(
     assert (counts.total, counts.completed, counts.failed) == (2, 2, 0)
 
 
-async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway) -> None:
     path: Literal["/v1/completions"] = "/v1/completions"
     body = {"model": "tiny-llada", "prompt": "2+2=", "echo": True, "max_tokens": 0}
     row = {"custom_id": "q", "method": "POST", "url": path, "body": body}
@@ -132,7 +130,7 @@ async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway, sche
         done = await ended(api, batch.id)
         [served] = await rows_of(api, done.output_file_id)
     assert served["response"]["body"]["choices"][0]["text"] == "2+2="
-    assert scheduler.requests == []
+    assert gateway.scheduler.requests == []
 
 
 async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
@@ -156,34 +154,32 @@ async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
     assert len({request.request_id for request in scheduler.requests}) == 5
 
 
-async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(
-    bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold = asyncio.Event()
+async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(bus: Bus, gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
     async with client(gateway) as api:
         batch = await submit(api, line(0))
         async with asyncio.timeout(LIMIT_S):
-            await scheduler.served.get()
+            await gateway.scheduler.served.get()
             await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.id))
             await submit(api, line(1))  # received after it
-            await scheduler.served.get()
-        scheduler.hold.set()
+            await gateway.scheduler.served.get()
+        gateway.scheduler.hold.set()
         done = await ended(api, batch.id)
         assert len(await rows_of(api, done.output_file_id)) == 1
-    assert [request.seed for request in scheduler.requests] == [0, 1]
+    assert [request.seed for request in gateway.scheduler.requests] == [0, 1]
 
 
 async def test_a_batch_ended_by_another_gateway_is_not_changed(
-    bus: Bus, settings: GatewaySettings, gateway: RunningGateway, scheduler: AnsweringScheduler
+    bus: Bus, settings: GatewaySettings, gateway: RunningGateway
 ) -> None:
-    scheduler.hold = asyncio.Event()
+    gateway.scheduler.hold = asyncio.Event()
     link = BusConnection()
     await link.connect(settings)
     try:
         async with client(gateway) as api:
             batch = await submit(api, line(0))
             async with asyncio.timeout(LIMIT_S):
-                await scheduler.served.get()
+                await gateway.scheduler.served.get()
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
             await BatchStore(link).set(batch.id, other)
             await until(lambda: is_settled(bus))
@@ -193,22 +189,20 @@ async def test_a_batch_ended_by_another_gateway_is_not_changed(
         await link.close()
 
 
-async def test_a_cancelled_batch_keeps_its_completed_lines(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold = asyncio.Event()
+async def test_a_cancelled_batch_keeps_its_completed_lines(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
     async with client(gateway) as api:
         batch = await submit(api, *(line(i) for i in range(3)))
         async with asyncio.timeout(LIMIT_S):
-            waiting = {await scheduler.served.get() for _ in range(3)}
+            waiting = {await gateway.scheduler.served.get() for _ in range(3)}
         assert (await api.batches.cancel(batch.id)).status == "cancelling"
         done = await ended(api, batch.id)
         assert (done.status, done.output_file_id) == ("cancelled", None)
         with pytest.raises(openai.ConflictError):
             await api.batches.cancel(batch.id)
         async with asyncio.timeout(LIMIT_S):
-            assert {await scheduler.cancelled.get() for _ in range(3)} == waiting
-    scheduler.hold.set()
+            assert {await gateway.scheduler.cancelled.get() for _ in range(3)} == waiting
+    gateway.scheduler.hold.set()
 
 
 async def test_a_waiting_batch_is_cancelled_at_once(bus: Bus, settings: GatewaySettings, text: TextModel) -> None:
@@ -226,7 +220,7 @@ async def test_a_waiting_batch_is_cancelled_at_once(bus: Bus, settings: GatewayS
 
 
 async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
-    bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, go_on = asyncio.Event(), asyncio.Event()
 
@@ -243,7 +237,7 @@ async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
         assert (await api.batches.cancel(batch.id)).status == "cancelled"
         go_on.set()
         await until(lambda: is_settled(bus))
-    assert scheduler.requests == []
+    assert gateway.scheduler.requests == []
 
 
 async def test_a_batch_leaves_room_for_interactive_requests(

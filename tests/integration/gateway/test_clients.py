@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
@@ -109,10 +108,8 @@ async def test_the_chats_of_open_webui_get_a_stream(gateway: RunningGateway, bod
 
 
 @pytest.mark.parametrize("body", OPEN_WEBUI_TASKS)
-async def test_the_tasks_of_open_webui_get_their_json(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, body: dict[str, Any]
-) -> None:
-    scheduler.answer = lambda _: '{"title": "Pears"}'
+async def test_the_tasks_of_open_webui_get_their_json(gateway: RunningGateway, body: dict[str, Any]) -> None:
+    gateway.scheduler.answer = lambda _: '{"title": "Pears"}'
     reply = await gateway.http.post("/v1/chat/completions", json={"model": "tiny-llada", **body})
     assert reply.status_code == 200, reply.text
     assert json.loads(reply.json()["choices"][0]["message"]["content"]) == {"title": "Pears"}
@@ -121,9 +118,7 @@ async def test_the_tasks_of_open_webui_get_their_json(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(GUIDELLM is None, reason="no guidellm here (GUIDELLM names it)")
-async def test_guidellm_measures_it(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, tiny_model_dir: Path, tmp_path: Path
-) -> None:
+async def test_guidellm_measures_it(gateway: RunningGateway, tiny_model_dir: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"How many pears has {i}?"}) + "\n" for i in range(20)))
     report = tmp_path / "report.json"
@@ -137,7 +132,7 @@ async def test_guidellm_measures_it(
         *("--output", f"kind=json,path={report}"),
         within_s=250,
     )
-    assert len(scheduler.requests) >= 10, output
+    assert len(gateway.scheduler.requests) >= 10, output
     [benchmark] = json.loads(report.read_text())["benchmarks"]
     assert benchmark["metrics"]["request_totals"]["errored"] == 0
     assert benchmark["metrics"]["request_totals"]["successful"] >= 10

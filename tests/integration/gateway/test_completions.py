@@ -10,7 +10,6 @@ import pytest
 
 from shared.messages.requests import OutcomeStatus
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
@@ -64,7 +63,7 @@ async def test_the_openai_client_completes_a_plain_prompt(gateway: RunningGatewa
     assert whole.usage.prompt_tokens == len("2+2=")
 
 
-async def test_a_prompt_may_be_token_ids(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_prompt_may_be_token_ids(gateway: RunningGateway) -> None:
     reply = await gateway.http.post("/v1/completions", json={"model": MODEL, "prompt": [10, 11, 12]})
     assert reply.json()["usage"]["prompt_tokens"] == 3
 
@@ -92,13 +91,11 @@ async def test_a_reply_states_how_it_was_served(gateway: RunningGateway) -> None
 @pytest.mark.parametrize(
     ("ended", "status"), [(OutcomeStatus.REJECTED, 400), (OutcomeStatus.CANCELLED, 410), (OutcomeStatus.FAILED, 500)]
 )
-async def test_an_error_names_the_request_that_ran(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, ended: OutcomeStatus, status: int
-) -> None:
-    scheduler.status = ended
+async def test_an_error_names_the_request_that_ran(gateway: RunningGateway, ended: OutcomeStatus, status: int) -> None:
+    gateway.scheduler.status = ended
     reply = await gateway.http.post("/v1/chat/completions", json=CHAT)
     assert reply.status_code == status
-    assert reply.headers["x-request-id"] == scheduler.requests[0].request_id
+    assert reply.headers["x-request-id"] == gateway.scheduler.requests[0].request_id
 
 
 async def test_a_stream_may_report_the_usage_so_far(gateway: RunningGateway) -> None:
@@ -117,9 +114,7 @@ async def test_the_last_chunk_of_a_stream_states_how_it_was_served(gateway: Runn
     assert len(chunks) > 4, "text is sent as it is committed"
 
 
-async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(gateway: RunningGateway) -> None:
     sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
     steps = [event for event in sent if event["object"] == "dilaserve.canvas"]
     committed = (cell for step in steps for cell in step["cells"] if cell["committed"])
@@ -147,7 +142,7 @@ async def test_the_default_output_is_128_tokens_or_the_models_limit(gateway: Run
         assert reply.json()["dilaserve"]["output_tokens"] == output_tokens
 
 
-async def test_options_reach_the_scheduler(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_options_reach_the_scheduler(gateway: RunningGateway) -> None:
     options = {
         "max_completion_tokens": 40,
         "temperature": 0.5,
@@ -171,7 +166,7 @@ async def test_options_reach_the_scheduler(gateway: RunningGateway, scheduler: A
     }
     reply = await gateway.http.post("/v1/chat/completions", json=CHAT | options)
     assert reply.status_code == 200, reply.text
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     assert request.output_tokens == 48
     assert (request.temperature, request.seed, request.stop, request.slo_s) == (0.5, 7, ["!"], 2.5)
     assert (request.priority, request.min_threshold, request.block_length) == (3, 0.6, 16)
@@ -193,29 +188,23 @@ async def test_text_ends_before_a_stop_string(gateway: RunningGateway, stream: b
     assert (text, reason) == ("The answer ", "stop")
 
 
-async def test_a_text_that_fills_the_output_ends_with_length(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.answer = lambda _: "x" * 64
+async def test_a_text_that_fills_the_output_ends_with_length(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda _: "x" * 64
     reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"max_tokens": 64})
     assert reply.json()["choices"][0]["finish_reason"] == "length"
     assert reply.json()["usage"]["completion_tokens"] == 64
 
 
-async def test_characters_of_several_tokens_are_streamed_whole(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.answer = lambda _: "Äpfel 🍎 苹果"
+async def test_characters_of_several_tokens_are_streamed_whole(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda _: "Äpfel 🍎 苹果"
     chunks = await events(gateway, "/v1/chat/completions", CHAT)
     pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(pieces) == "Äpfel 🍎 苹果"
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-async def test_concurrent_requests_each_get_their_own_answer(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.answer = lambda request: str(request.seed)
+async def test_concurrent_requests_each_get_their_own_answer(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda request: str(request.seed)
     limits = httpx.Limits(max_connections=200)
     async with httpx.AsyncClient(base_url=gateway.url, limits=limits, timeout=30) as http, asyncio.TaskGroup() as tasks:
         sent = [tasks.create_task(http.post("/v1/chat/completions", json=CHAT | {"seed": i})) for i in range(200)]

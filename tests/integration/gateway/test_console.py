@@ -192,8 +192,8 @@ async def test_plans_state_whether_a_reconfigurator_runs(bus: Bus, lonely_gatewa
     assert await reported() == {"changes_instances": False, "interval_s": 300.0}
 
 
-async def test_the_load_is_that_of_the_schedulers_stats(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    scheduler.stats = scheduler_stats(rps=3.0, active=5, deferred=2, waiting=7)
+async def test_the_load_is_that_of_the_schedulers_stats(gateway: RunningGateway) -> None:
+    gateway.scheduler.stats = scheduler_stats(rps=3.0, active=5, deferred=2, waiting=7)
     while (load := (update := await first_update(gateway))["loads"][-1])["rps"] != 3.0:
         pass
     assert (load["rps"], load["running"], load["waiting"]) == (3.0, 3, 2 + 7)

@@ -70,10 +70,10 @@ async def test_streamed_log_probabilities_are_those_of_the_final_tokens(gateway:
         assert [value for part in parts if part for value in part[name]] == whole[name]
 
 
-async def test_the_edit_threshold_reaches_the_scheduler(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_the_edit_threshold_reaches_the_scheduler(gateway: RunningGateway) -> None:
     for given in (None, 0.4, 1.0):
         await gateway.http.post("/v1/completions", json=BODY | {"edit_threshold": given})
-        assert scheduler.requests[-1].edit_threshold == given
+        assert gateway.scheduler.requests[-1].edit_threshold == given
 
 
 @pytest.mark.parametrize("form", [{"guided_regex": "[0-9]+"}, {"guided_choice": ["a", "b"]}, {"template": "a<mask:8>"}])

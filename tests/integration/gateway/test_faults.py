@@ -78,13 +78,11 @@ async def test_without_a_bus_the_gateway_runs_and_reports_it(settings: GatewaySe
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_cancels_its_request(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, stream: bool
-) -> None:
-    scheduler.hold = asyncio.Event()
-    request_id = await leave(gateway, scheduler, PATH, json=CHAT | {"stream": stream})
+async def test_a_client_that_leaves_cancels_its_request(gateway: RunningGateway, stream: bool) -> None:
+    gateway.scheduler.hold = asyncio.Event()
+    request_id = await leave(gateway, PATH, json=CHAT | {"stream": stream})
     async with asyncio.timeout(LIMIT_S):
-        assert await scheduler.cancelled.get() == request_id
+        assert await gateway.scheduler.cancelled.get() == request_id
     await gateway.metric("dilaserve_gateway_active_requests 0.0")
 
 
@@ -97,9 +95,9 @@ async def test_a_client_that_leaves_cancels_its_request(
     ],
 )
 async def test_a_request_that_is_not_completed_gets_an_error(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, ended: OutcomeStatus, status: int, code: str
+    gateway: RunningGateway, ended: OutcomeStatus, status: int, code: str
 ) -> None:
-    scheduler.status = ended
+    gateway.scheduler.status = ended
     reply = await gateway.http.post(PATH, json=CHAT)
     assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
     streamed = await gateway.http.post(PATH, json=CHAT | {"stream": True})
@@ -120,12 +118,10 @@ async def test_an_internal_error_announces_that_its_connection_closes(
         assert reply.headers["Connection"] == "close"
 
 
-async def test_invalid_messages_on_the_bus_are_ignored(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
-) -> None:
-    scheduler.hold = asyncio.Event()
+async def test_invalid_messages_on_the_bus_are_ignored(gateway: RunningGateway, bus: Bus) -> None:
+    gateway.scheduler.hold = asyncio.Event()
     sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
-    name = await request_received(scheduler)
+    name = await request_received(gateway.scheduler)
     beyond = Progress(step=0, positions=b"\xff\xff\xff\x7f", tokens=bytes(4), confidences=bytes(4))
     uneven = Progress(step=0, positions=bytes(3), tokens=bytes(4), confidences=b"")
     for invalid in (b"", b"\x00invalid", b'{"status": 3}', encode(beyond), encode(uneven)):
@@ -133,7 +129,7 @@ async def test_invalid_messages_on_the_bus_are_ignored(
         await bus.nc.publish(bus.subjects.outcomes(name), invalid)
         await bus.nc.publish(f"$KV.{bus.subjects.instances_bucket}.worker-invalid", invalid)
     await bus.nc.flush()
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     assert (await sent).text.endswith("data: [DONE]\n\n")
     assert await gateway.readiness() == "ready"
 
@@ -208,19 +204,17 @@ async def store_elsewhere(server: NatsServer, cell: str, request_id: str) -> Non
     server.stop()
 
 
-async def test_a_stopping_gateway_refuses_new_requests_and_finishes_open_ones(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold = asyncio.Event()
+async def test_a_stopping_gateway_refuses_new_requests_and_finishes_open_ones(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
     whole = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
     stream = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
-    await request_received(scheduler)
-    await request_received(scheduler)
+    await request_received(gateway.scheduler)
+    await request_received(gateway.scheduler)
     gateway.stop.set()
     await gateway.until("the gateway is shutting down")
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 503
     assert not gateway.done.done()
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     assert (await whole).json()["choices"][0]["message"]["content"] == "The answer is 29."
     assert (await stream).text.endswith("data: [DONE]\n\n")
     async with asyncio.timeout(LIMIT_S):

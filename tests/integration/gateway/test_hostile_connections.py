@@ -11,7 +11,6 @@ import pytest
 from services.gateway import http_protocol
 from services.gateway.http_protocol import MAX_HEADER_BYTES
 from tests.support.gateway import LIMIT_S, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 TIMEOUT_S = 0.3
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -146,24 +145,22 @@ async def test_a_connection_serves_requests_one_after_another(
 
 
 async def test_a_stream_that_outlasts_the_header_timeout_is_served_whole(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, short_timeout: None
+    gateway: RunningGateway, short_timeout: None
 ) -> None:
-    scheduler.hold = asyncio.Event()
+    gateway.scheduler.hold = asyncio.Event()
     async with connected(gateway) as (reader, writer):
         writer.write(POST + STREAM + b"GET /health HTTP/1.1\r\n")  # the next header begins and waits
-        await scheduler.served.get()
+        await gateway.scheduler.served.get()
         await asyncio.sleep(3 * TIMEOUT_S)
-        scheduler.hold.set()
+        gateway.scheduler.hold.set()
         stream = await reader.readuntil(b"data: [DONE]")
     assert stream.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_stream_is_whole_for_a_client_that_reads_slowly(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, short_timeout: None
-) -> None:
+async def test_a_stream_is_whole_for_a_client_that_reads_slowly(gateway: RunningGateway, short_timeout: None) -> None:
     async with connected(gateway) as (reader, writer):
         writer.write(POST + STREAM)
-        await scheduler.served.get()
+        await gateway.scheduler.served.get()
         stream = b""
         while b"data: [DONE]" not in stream:
             stream += await reader.read(100)

@@ -58,7 +58,7 @@ async def test_a_repeated_request_gets_the_same_outcome_even_after_a_restart(
     ],
 )
 async def test_a_key_belongs_to_the_whole_body(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, body: dict[str, Any], other: dict[str, Any]
+    gateway: RunningGateway, path: str, body: dict[str, Any], other: dict[str, Any]
 ) -> None:
     replies = [
         await gateway.http.post(path, json=each, headers={"Idempotency-Key": "k"}) for each in (body, body, other)
@@ -67,40 +67,34 @@ async def test_a_key_belongs_to_the_whole_body(
     assert replies[0].headers["x-request-id"] == replies[1].headers["x-request-id"]
 
 
-async def test_a_disconnected_client_can_retry_for_the_outcome(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold = asyncio.Event()
-    request_id = await leave(gateway, scheduler, PATH, json=CHAT, headers={"Idempotency-Key": "lost"})
-    scheduler.hold.set()
+async def test_a_disconnected_client_can_retry_for_the_outcome(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
+    request_id = await leave(gateway, PATH, json=CHAT, headers={"Idempotency-Key": "lost"})
+    gateway.scheduler.hold.set()
     reply = await post(gateway, "lost")
     assert (reply.status_code, reply.headers["x-request-id"]) == (200, request_id)
-    assert scheduler.cancelled.empty()
+    assert gateway.scheduler.cancelled.empty()
 
 
-async def test_a_request_that_the_bus_lost_is_served_when_it_is_repeated(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.losses = 1
+async def test_a_request_that_the_bus_lost_is_served_when_it_is_repeated(gateway: RunningGateway) -> None:
+    gateway.scheduler.losses = 1
     lost = await post(gateway, "lost")
     assert (lost.status_code, lost.json()["error"]["message"]) == (503, "the bus lost the request")
     assert "retry-after" in lost.headers
     replies = [await post(gateway, "lost") for _ in range(2)]
     assert [text_of(reply, stream=False) for reply in replies] == 2 * ["The answer is 29."]
-    assert len(scheduler.requests) == 2
+    assert len(gateway.scheduler.requests) == 2
 
 
-async def test_a_claim_is_confirmed_once_the_bus_has_stored_the_request(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    bus, scheduler.hold = scheduler.bus, asyncio.Event()
+async def test_a_claim_is_confirmed_once_the_bus_has_stored_the_request(gateway: RunningGateway) -> None:
+    bus, gateway.scheduler.hold = gateway.scheduler.bus, asyncio.Event()
     requests = (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).config
     await bus.js.update_stream(requests.evolve(max_msgs=1))
     stored = asyncio.create_task(post(gateway, "stored"))
     async with asyncio.timeout(LIMIT_S):
-        stored_id = await scheduler.served.get()
+        stored_id = await gateway.scheduler.served.get()
         assert (await post(gateway, "refused")).status_code == 503
-        scheduler.hold.set()
+        gateway.scheduler.hold.set()
         assert (await stored).status_code == 200
     bucket = await bus.bucket(bus.subjects.claims_bucket)
     [refused_id] = set(await bucket.keys()) - {stored_id}
@@ -111,29 +105,25 @@ async def test_a_claim_is_confirmed_once_the_bus_has_stored_the_request(
     assert (await post(gateway, "stored", seed=1)).status_code == 422  # the fingerprint is kept
 
 
-async def test_a_request_with_a_key_waits_for_an_instance(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.instance_state = InstanceState.DRAINING
+async def test_a_request_with_a_key_waits_for_an_instance(gateway: RunningGateway) -> None:
+    gateway.scheduler.instance_state = InstanceState.DRAINING
     await gateway.until("no instance is ready")
     waiting = asyncio.create_task(post(gateway, "patient"))
     assert (await gateway.http.post(PATH, json=CHAT)).headers["retry-after"] == "2"  # without a key
-    scheduler.instance_state = InstanceState.READY
+    gateway.scheduler.instance_state = InstanceState.READY
     assert (await waiting).status_code == 200
 
 
-async def test_a_gateway_that_stops_refuses_a_waiting_request(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold, scheduler.instance_state = asyncio.Event(), InstanceState.READY
+async def test_a_gateway_that_stops_refuses_a_waiting_request(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold, gateway.scheduler.instance_state = asyncio.Event(), InstanceState.READY
     open_one = asyncio.create_task(post(gateway, "open"))
     async with asyncio.timeout(LIMIT_S):
-        await scheduler.served.get()
-    scheduler.instance_state = InstanceState.DRAINING
+        await gateway.scheduler.served.get()
+    gateway.scheduler.instance_state = InstanceState.DRAINING
     await gateway.until("no instance is ready")
     waiting = asyncio.create_task(post(gateway, "patient"))
     await gateway.http.get("/health")
     gateway.stop.set()
     assert (await waiting).json()["error"]["message"] == "the gateway is shutting down"
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     assert (await open_one).status_code == 200

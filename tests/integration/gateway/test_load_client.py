@@ -5,13 +5,10 @@ import pytest
 from dilaserve.load.client import run_load
 from dilaserve.load.workload import LoadRequest, RequestLoad
 from tests.support.gateway import RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 
 @pytest.mark.parametrize("raw", [False, True])
-async def test_a_streamed_reply_has_the_same_figures_and_its_first_text(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, *, raw: bool
-) -> None:
+async def test_a_streamed_reply_has_the_same_figures_and_its_first_text(gateway: RunningGateway, *, raw: bool) -> None:
     load = RequestLoad([LoadRequest(prompt="How many pears?", output_tokens=32, raw=raw)], [0.0], 1.0)
     [whole] = await run_load(gateway.url, load, 5.0, lambda _: None)
     [streamed] = await run_load(gateway.url, load, 5.0, lambda _: None, stream=True)
@@ -23,9 +20,7 @@ async def test_a_streamed_reply_has_the_same_figures_and_its_first_text(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refused_request_has_the_reason(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, *, stream: bool
-) -> None:
+async def test_a_refused_request_has_the_reason(gateway: RunningGateway, *, stream: bool) -> None:
     load = RequestLoad([LoadRequest(prompt="", output_tokens=32)], [0.0], 1.0)
     [reply] = await run_load(gateway.url, load, 5.0, lambda _: None, stream=stream)
     assert reply.error is not None

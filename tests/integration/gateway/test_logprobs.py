@@ -9,7 +9,7 @@ import pytest
 
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler, confidences_of
+from tests.support.scheduler import confidences_of
 
 pytestmark = ONE_CELL
 
@@ -70,9 +70,7 @@ def alternatives(text: TextModel, k: int) -> list[list[tuple[str, Any]]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_chat_has_the_most_probable_tokens_if_it_wants(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, stream: bool
-) -> None:
+async def test_a_chat_has_the_most_probable_tokens_if_it_wants(gateway: RunningGateway, stream: bool) -> None:
     async with client(gateway) as api:
         reply = await api.chat.completions.create(**CHAT, logprobs=True, top_logprobs=3, stream=stream)
         choices = (
@@ -81,22 +79,20 @@ async def test_a_chat_has_the_most_probable_tokens_if_it_wants(
     tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.content or []]
     assert [(token.token, token.logprob) for token in tokens] == expected(ANSWER)
     found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in tokens]
-    assert found == alternatives(scheduler.text, 3)
+    assert found == alternatives(gateway.scheduler.text, 3)
     whole = [each for token in tokens for each in token.top_logprobs if "\ufffd" not in each.token]
     assert [each.bytes for each in whole] == [list(each.token.encode()) for each in whole]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_plain_completion_has_them_by_their_texts(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, stream: bool
-) -> None:
+async def test_a_plain_completion_has_them_by_their_texts(gateway: RunningGateway, stream: bool) -> None:
     async with client(gateway) as api:
         reply = await api.completions.create(**TEXT, logprobs=2, stream=stream)
         choices = (
             [chunk.choices[0] async for chunk in reply] if isinstance(reply, openai.AsyncStream) else [reply.choices[0]]
         )
     found = [top for choice in choices if choice.logprobs for top in choice.logprobs.top_logprobs or []]
-    assert found == [dict(each) for each in alternatives(scheduler.text, 2)]
+    assert found == [dict(each) for each in alternatives(gateway.scheduler.text, 2)]
 
 
 async def test_alternatives_need_log_probabilities(gateway: RunningGateway) -> None:
@@ -112,10 +108,10 @@ async def test_each_choice_has_its_own(gateway: RunningGateway) -> None:
     assert [len(choice.logprobs.tokens or []) for choice in reply.choices if choice.logprobs] == [len(ANSWER)] * 4
 
 
-async def test_only_a_client_that_asks_gets_them(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_only_a_client_that_asks_gets_them(gateway: RunningGateway) -> None:
     async with client(gateway) as api:
         replies = [await api.chat.completions.create(**CHAT, logprobs=wanted) for wanted in (None, False, True)]
     assert [reply.choices[0].logprobs is not None for reply in replies] == [False, False, True]
-    assert [request.logprobs for request in scheduler.requests] == [False, False, True]
+    assert [request.logprobs for request in gateway.scheduler.requests] == [False, False, True]
     assert replies[2].choices[0].logprobs is not None
     assert (replies[2].choices[0].logprobs.content or [])[0].logprob == pytest.approx(log(0.5))

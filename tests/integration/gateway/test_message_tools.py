@@ -7,7 +7,6 @@ from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
@@ -46,9 +45,7 @@ def joined(stream: str) -> tuple[list[dict[str, Any]], str]:
     return blocks, reason
 
 
-async def test_a_message_has_the_calls_as_blocks_whole_and_streamed(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_message_has_the_calls_as_blocks_whole_and_streamed(gateway: RunningGateway) -> None:
     for answer, fields, expected, reason in (
         (CALL, {}, [BLOCK], "tool_use"),
         (f"{CALL}\n{CALL}", {}, [BLOCK, BLOCK], "tool_use"),
@@ -58,7 +55,7 @@ async def test_a_message_has_the_calls_as_blocks_whole_and_streamed(
         ("It is 3.", {}, [{"type": "text", "text": "It is 3."}], "end_turn"),
         (CALL, {"tool_choice": {"type": "none"}}, [{"type": "text", "text": CALL}], "end_turn"),
     ):
-        scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+        gateway.scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
         whole = (await gateway.http.post(PATH, json={**BODY, **fields})).json()
         streamed = await gateway.http.post(PATH, json={**BODY, **fields, "stream": True})
         for blocks, found in ((whole["content"], whole["stop_reason"]), joined(streamed.text)):
@@ -67,17 +64,13 @@ async def test_a_message_has_the_calls_as_blocks_whole_and_streamed(
             assert (blocks, found) == (expected, reason)
 
 
-async def test_a_call_that_is_cut_has_its_complete_arguments(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.answer = lambda _: '{"name": "add", "arguments": {"a": 1, "b": 2}}'
+async def test_a_call_that_is_cut_has_its_complete_arguments(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda _: '{"name": "add", "arguments": {"a": 1, "b": 2}}'
     reply = (await gateway.http.post(PATH, json={**BODY, "max_tokens": 42})).json()
     assert (reply["content"][0]["input"], reply["stop_reason"]) == ({"a": 1}, "max_tokens")
 
 
-async def test_calls_and_results_are_the_turns_of_the_chat(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
-) -> None:
+async def test_calls_and_results_are_the_turns_of_the_chat(gateway: RunningGateway, text: TextModel) -> None:
     said = {"type": "text", "text": "Let me add."}
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "3"}]}
     turns = [
@@ -89,7 +82,7 @@ async def test_calls_and_results_are_the_turns_of_the_chat(
     short = {**body, "tools": [{"name": "add", "input_schema": {}}], "max_tokens": 64}
     reply = await gateway.http.post(PATH, json=short)
     assert reply.status_code == 200, reply.text
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     prompt = text.decode(unpack_int32(request.prompt_ids or b""))
     expected = f"user: 1+2?\nassistant: Let me add.\n{CALL}\nuser: Result of add: 3\nuser: And now?\nassistant: "
     assert prompt.endswith(expected)
@@ -101,9 +94,7 @@ async def test_calls_and_results_are_the_turns_of_the_chat(
     assert counted.json() == {"input_tokens": len(request.prompt_ids or b"") // 4}
 
 
-async def test_counted_tokens_are_those_of_the_tools_that_the_choice_allows(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_counted_tokens_are_those_of_the_tools_that_the_choice_allows(gateway: RunningGateway) -> None:
     tools = [*TOOLS, {"name": "multiply", "description": "Multiplies.", "input_schema": SCHEMA}]
     counts = set()
     for choice in ({"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "add"}, {"type": "none"}):

@@ -9,7 +9,6 @@ import pytest
 from shared.messages.requests import OutcomeStatus
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
@@ -37,11 +36,11 @@ def events_of(stream: str) -> list[dict[str, Any]]:
     return events
 
 
-async def test_a_whole_message_has_anthropics_fields(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_whole_message_has_anthropics_fields(gateway: RunningGateway) -> None:
     reply = await post(gateway)
     message = reply.json()
     served = message.pop("dilaserve")
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     prompt_tokens = len(request.prompt_ids or b"") // 4
     assert message == {
         "id": f"msg_{request.request_id}",
@@ -61,9 +60,7 @@ async def test_a_whole_message_has_anthropics_fields(gateway: RunningGateway, sc
     assert (served["request_id"], reply.headers["x-request-id"]) == (request.request_id, request.request_id)
 
 
-async def test_system_and_blocks_are_the_messages_of_a_chat(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_system_and_blocks_are_the_messages_of_a_chat(gateway: RunningGateway) -> None:
     cached = {"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}
     blocks = [{"type": "text", "text": "How many"}, {"type": "text", "text": "?"}]
     turns = [
@@ -76,7 +73,7 @@ async def test_system_and_blocks_are_the_messages_of_a_chat(
     contents = ("system", "Be short."), ("user", "How many\n?"), ("assistant", "29"), ("user", "Sure?")
     chat = {"messages": [{"role": role, "content": content} for role, content in contents], "stop": ["\n\n", "END"]}
     await gateway.http.post("/v1/chat/completions", json={"model": MODEL, "max_tokens": 32, **chat, **options})
-    message, completion = scheduler.requests
+    message, completion = gateway.scheduler.requests
     for name in ("prompt_ids", "stop", "temperature", "top_p", "top_k", "logit_bias", "max_tokens", "output_tokens"):
         assert getattr(message, name) == getattr(completion, name)
 
@@ -91,13 +88,7 @@ async def test_system_and_blocks_are_the_messages_of_a_chat(
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_stop_reason_shows_why_the_text_ends(
-    gateway: RunningGateway,
-    scheduler: AnsweringScheduler,
-    fields: dict[str, Any],
-    answer: str,
-    reason: str,
-    sequence: str | None,
-    stream: bool,
+    gateway: RunningGateway, fields: dict[str, Any], answer: str, reason: str, sequence: str | None, stream: bool
 ) -> None:
     reply = await post(gateway, **fields, stream=stream)
     if stream:
@@ -111,11 +102,11 @@ async def test_the_stop_reason_shows_why_the_text_ends(
     assert found == (answer, reason, sequence)
 
 
-async def test_a_stream_has_anthropics_events_in_order(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_stream_has_anthropics_events_in_order(gateway: RunningGateway) -> None:
     reply = await post(gateway, stream=True)
     assert reply.headers["content-type"].startswith("text/event-stream")
     start, block, ping, *deltas, block_end, message_delta, end = events_of(reply.text)
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     input_tokens = len(request.prompt_ids or b"") // 4
     assert start["type"] == "message_start"
     message = start["message"]
@@ -134,10 +125,8 @@ async def test_a_stream_has_anthropics_events_in_order(gateway: RunningGateway, 
     assert end == {"type": "message_stop"}
 
 
-async def test_a_failed_stream_ends_with_anthropics_error_event(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.status = OutcomeStatus.FAILED
+async def test_a_failed_stream_ends_with_anthropics_error_event(gateway: RunningGateway) -> None:
+    gateway.scheduler.status = OutcomeStatus.FAILED
     last = events_of((await post(gateway, stream=True)).text)[-1]
     assert (last["type"], last["error"]["type"], last["error"]["code"]) == ("error", "api_error", "failed")
 
@@ -161,9 +150,7 @@ async def test_anthropics_batches_are_refused_with_the_alternative(gateway: Runn
         assert "/v1/batches" in refused.json()["error"]["message"]
 
 
-async def test_fields_without_effect_are_accepted_and_unknown_ones_named(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_fields_without_effect_are_accepted_and_unknown_ones_named(gateway: RunningGateway) -> None:
     neutral: dict[str, Any] = {
         "thinking": {"type": "disabled"},
         "tools": [],
@@ -195,9 +182,7 @@ async def test_a_gateway_without_instances_is_overloaded(lonely_gateway: Running
     assert refused.headers["retry-after"]
 
 
-async def test_counted_tokens_are_those_of_the_prompt(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
-) -> None:
+async def test_counted_tokens_are_those_of_the_prompt(gateway: RunningGateway, text: TextModel) -> None:
     counted = await post(gateway, "/count_tokens", system="Be short.", max_tokens=None)
     message = (await post(gateway, system="Be short.")).json()
     assert counted.json() == {"input_tokens": message["usage"]["input_tokens"]}
@@ -210,21 +195,17 @@ async def test_a_turn_without_blocks_is_an_empty_text(gateway: RunningGateway) -
     assert (empty.status_code, empty.json()) == (200, text.json())
 
 
-async def test_a_message_has_the_slo_metrics_and_outcome_of_a_completion(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_message_has_the_slo_metrics_and_outcome_of_a_completion(gateway: RunningGateway) -> None:
     before = await gateway.value(COMPLETED)
     message = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     assert (request.slo_s, request.min_threshold, message["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
     await gateway.metric(f"{COMPLETED} {before + 1}")
     assert (await gateway.http.get(f"/v1/requests/{message['id']}")).json()["text"] == ANSWER
 
 
-async def test_a_repeated_message_with_a_key_is_served_once(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_repeated_message_with_a_key_is_served_once(gateway: RunningGateway) -> None:
     headers = HEADERS | {"Idempotency-Key": "once"}
     first, second = [await gateway.http.post("/v1/messages", json=BODY, headers=headers) for _ in range(2)]
     assert first.json()["id"] == second.json()["id"]
-    assert len(scheduler.requests) == 1
+    assert len(gateway.scheduler.requests) == 1

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 from tests.support.tiny_model import MAX_LENGTH
 
 pytestmark = ONE_CELL
@@ -14,8 +13,8 @@ CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "co
 PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "How many pears?"}
 
 
-async def test_max_tokens_cuts_the_text_and_the_stream(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    scheduler.answer = lambda _: "abcdefgh"
+async def test_max_tokens_cuts_the_text_and_the_stream(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda _: "abcdefgh"
     for limit, text, reason in ((5, "abcde", "length"), (8, "abcdefgh", "length"), (64, "abcdefgh", "stop")):
         body = {**PLAIN, "max_tokens": limit}
         reply = (await gateway.http.post("/v1/completions", json=body)).json()
@@ -28,9 +27,7 @@ async def test_max_tokens_cuts_the_text_and_the_stream(gateway: RunningGateway, 
         assert chunks[-1]["choices"][0]["finish_reason"] == reason
 
 
-async def test_a_limit_beyond_the_models_room_is_cut_and_named(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_limit_beyond_the_models_room_is_cut_and_named(gateway: RunningGateway) -> None:
     chat = {**CHAT, "max_completion_tokens": 10**9}
     reply = await gateway.http.post("/v1/chat/completions", json=chat)
     output_tokens = reply.json()["dilaserve"]["output_tokens"]
@@ -40,9 +37,7 @@ async def test_a_limit_beyond_the_models_room_is_cut_and_named(
     assert "x-dilaserve-adjusted" not in fits.headers
 
 
-async def test_a_limit_that_only_a_later_prompt_has_no_room_for_is_named(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_limit_that_only_a_later_prompt_has_no_room_for_is_named(gateway: RunningGateway) -> None:
     body = {**PLAIN, "max_tokens": 128}
     short = await gateway.http.post("/v1/completions", json=body)
     assert "x-dilaserve-adjusted" not in short.headers
@@ -52,9 +47,7 @@ async def test_a_limit_that_only_a_later_prompt_has_no_room_for_is_named(
         assert (reply.status_code, reply.headers["x-dilaserve-adjusted"]) == (200, "max_tokens=32")
 
 
-async def test_fields_without_effect_on_the_answer_are_ignored_and_named(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_fields_without_effect_on_the_answer_are_ignored_and_named(gateway: RunningGateway) -> None:
     reply = {"role": "assistant", "content": "29", "reasoning_content": "x", "name": "me", "tool_calls": []}
     body = {
         **CHAT, "messages": [*CHAT["messages"], reply, *CHAT["messages"]], "metadata": {"a": "b"}, "store": True,

@@ -9,7 +9,6 @@ from experiments import gateway_overhead
 from experiments.gateway_overhead import Connection
 from experiments.live_cluster import chat_body
 from tests.support.gateway import RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 
 def tiny_chat_body(prompt: str, **options: Any) -> dict[str, object]:
@@ -17,7 +16,7 @@ def tiny_chat_body(prompt: str, **options: Any) -> dict[str, object]:
 
 
 async def test_the_gateway_serves_the_client_that_measures_it(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_overhead, "chat_body", tiny_chat_body)
     row = LoadRequest(prompt="How many pears?", output_tokens=32)
@@ -29,4 +28,4 @@ async def test_the_gateway_serves_the_client_that_measures_it(
         await connection.close()
     assert timed.total_ms > 0
     assert first_ms > 0
-    assert len(scheduler.requests) == 2
+    assert len(gateway.scheduler.requests) == 2

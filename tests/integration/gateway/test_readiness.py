@@ -39,7 +39,7 @@ async def becomes(gateway: RunningGateway, part: str) -> None:
 
 
 async def test_a_silent_scheduler_ends_readiness_and_requests_still_wait_for_the_next_one(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ready_reasons, "STATS_TIMEOUT_S", 0.0)
     await gateway.until("no scheduler leads")
@@ -51,13 +51,13 @@ async def test_a_silent_scheduler_ends_readiness_and_requests_still_wait_for_the
     await gateway.metric('dilaserve_gateway_not_ready{reason="scheduler"} 0.0')
 
 
-async def test_instances_that_hang_end_readiness(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    scheduler.stats = scheduler_stats(stalled_s=30.0, active=7)
+async def test_instances_that_hang_end_readiness(gateway: RunningGateway) -> None:
+    gateway.scheduler.stats = scheduler_stats(stalled_s=30.0, active=7)
     await gateway.until("no step has ended for 30 s, with 7 requests active")
 
 
 async def test_a_request_that_the_bus_does_not_store_ends_readiness_until_a_later_one_is_stored(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "STORE_S", 0.1)
     config = (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).config
@@ -70,12 +70,10 @@ async def test_a_request_that_the_bus_does_not_store_ends_readiness_until_a_late
     await gateway.until("ready")
 
 
-async def test_a_scheduler_in_a_crash_loop_ends_readiness(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_scheduler_in_a_crash_loop_ends_readiness(gateway: RunningGateway) -> None:
     for epoch in range(2, 6):
-        scheduler.stats = scheduler_stats(epoch=epoch, policy=f"of epoch {epoch}")
-        await until(partial(leads, gateway, scheduler.stats.policy))
+        gateway.scheduler.stats = scheduler_stats(epoch=epoch, policy=f"of epoch {epoch}")
+        await until(partial(leads, gateway, gateway.scheduler.stats.policy))
     await becomes(gateway, "times in the last 60 s")
 
 
@@ -94,9 +92,7 @@ async def test_requests_that_the_scheduler_never_receives_end_readiness(
     await lonely_gateway.until("ready")
 
 
-async def test_full_outcomes_refuse_requests_with_503_and_the_reason(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
-) -> None:
+async def test_full_outcomes_refuse_requests_with_503_and_the_reason(gateway: RunningGateway, bus: Bus) -> None:
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
     stream = bus.subjects.stream("OUTCOMES")
     used = (await bus.js.stream_info(stream)).state.bytes
@@ -112,20 +108,18 @@ async def test_full_outcomes_refuse_requests_with_503_and_the_reason(
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
 
 
-async def test_a_full_stream_of_requests_refuses_with_503(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
-) -> None:
+async def test_a_full_stream_of_requests_refuses_with_503(gateway: RunningGateway, bus: Bus) -> None:
     await limit(bus, bus.subjects.stream("REQUESTS"), 10)
     refused = await gateway.http.post(PATH, json=CHAT)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
     assert refused.json()["error"]["code"] == "storage_full"
-    assert not scheduler.requests
+    assert not gateway.scheduler.requests
 
 
 async def test_requests_at_the_most_of_the_cell_end_readiness_and_refuse_with_503(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
+    gateway: RunningGateway, bus: Bus
 ) -> None:
-    stream, scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
+    stream, gateway.scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
     await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
     await gateway.until("ready")
     first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
@@ -133,33 +127,31 @@ async def test_requests_at_the_most_of_the_cell_end_readiness_and_refuse_with_50
     refused = await gateway.http.post(PATH, json=CHAT)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
     assert refused.json()["error"]["code"] == "storage_full"
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     assert (await first).status_code == 200
     await gateway.until("ready")
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
 
 
 async def test_requests_beyond_the_most_of_the_cell_get_503_before_a_probe_sees_it(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await gateway.until("ready")
     monkeypatch.setattr(ready_reasons, "FULL_SHARE", 2.0)  # a probe sees no full stream
-    stream, scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
+    stream, gateway.scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
     await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
     first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
     async with asyncio.timeout(LIMIT_S):
-        await scheduler.served.get()
+        await gateway.scheduler.served.get()
     refused = await gateway.http.post(PATH, json=CHAT)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
     assert refused.json()["error"]["code"] == "storage_full"
     assert "the bus stores as many messages there as it may" in refused.json()["error"]["message"]
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     assert (await first).status_code == 200
 
 
-async def test_full_claims_refuse_new_keys_only_so_readiness_stays(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, bus: Bus
-) -> None:
+async def test_full_claims_refuse_new_keys_only_so_readiness_stays(gateway: RunningGateway, bus: Bus) -> None:
     await limit(bus, f"KV_{bus.subjects.claims_bucket}", 10)
     refused = await gateway.http.post(PATH, json=CHAT, headers={"Idempotency-Key": "new"})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")

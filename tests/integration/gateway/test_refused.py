@@ -47,7 +47,7 @@ async def test_a_refused_request_gets_a_429_with_retry_after_and_may_be_repeated
     assert '"slo_met"' in accepted.text
 
 
-async def test_only_a_cell_that_sheds_may_refuse(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_only_a_cell_that_sheds_may_refuse(gateway: RunningGateway) -> None:
     await gateway.until("ready")
     assert (await gateway.http.post("/v1/chat/completions", json=CHAT)).status_code == 200
-    assert not scheduler.requests[-1].may_refuse
+    assert not gateway.scheduler.requests[-1].may_refuse

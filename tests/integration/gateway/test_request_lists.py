@@ -37,14 +37,12 @@ async def has_listed(gateway: RunningGateway, count: int) -> None:
     await eventually(lambda: ids(gateway), lambda found: len(found) == count)
 
 
-async def test_finished_requests_are_selected_by_outcome_instance_and_id(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_finished_requests_are_selected_by_outcome_instance_and_id(gateway: RunningGateway) -> None:
     met = await ask(gateway)
     missed = await ask(gateway, slo_ms=1e-3, priority=2)
-    scheduler.status = OutcomeStatus.FAILED
+    gateway.scheduler.status = OutcomeStatus.FAILED
     await gateway.http.post("/v1/chat/completions", json=CHAT)
-    failed = scheduler.requests[-1].request_id
+    failed = gateway.scheduler.requests[-1].request_id
     await has_listed(gateway, 3)
     assert await ids(gateway, status="completed") == [missed, met]
     assert await ids(gateway, slo_met="true") == [met]
@@ -68,57 +66,51 @@ async def test_pages_follow_the_last_request_of_the_page_before(gateway: Running
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
 
 
-async def test_requests_in_progress_are_listed_until_their_outcome(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold = asyncio.Event()
+async def test_requests_in_progress_are_listed_until_their_outcome(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
     waiting = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 700}))
-    await reached(lambda: len(scheduler.requests) == 1)
+    await reached(lambda: len(gateway.scheduler.requests) == 1)
     [listed] = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()["data"]
-    assert listed["id"] == scheduler.requests[0].request_id
+    assert listed["id"] == gateway.scheduler.requests[0].request_id
     assert (listed["status"], listed["slo_ms"], listed["instance"]) == ("in_progress", 700.0, "worker-test")
     assert await ids(gateway, status="in_progress", instance="no-such") == []
     assert await ids(gateway, status="in_progress", id="no-such") == []
     assert await ids(gateway) == []
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     await waiting
     await has_listed(gateway, 1)
     assert await ids(gateway, status="in_progress") == []
 
 
-async def test_a_page_of_requests_in_progress_may_follow_one_that_has_ended(
-    bus: Bus, gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold = asyncio.Event()
+async def test_a_page_of_requests_in_progress_may_follow_one_that_has_ended(bus: Bus, gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
     waiting = [asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT)) for _ in range(3)]
-    await reached(lambda: len(scheduler.requests) == 3)
-    listed = sorted(request.request_id for request in scheduler.requests)  # all arrived at the same time
+    await reached(lambda: len(gateway.scheduler.requests) == 3)
+    listed = sorted(request.request_id for request in gateway.scheduler.requests)  # all arrived at the same time
     assert await ids(gateway, status="in_progress", limit=1) == listed[:1]
     ended = Outcome(
-        request_id=listed[0], status=OutcomeStatus.CANCELLED, arrival_s=active(scheduler.requests[0]).arrival_s
+        request_id=listed[0], status=OutcomeStatus.CANCELLED, arrival_s=active(gateway.scheduler.requests[0]).arrival_s
     )
     await bus.store(bus.subjects.outcomes(listed[0]), ended)
-    scheduler.ended.add(listed[0])
+    gateway.scheduler.ended.add(listed[0])
     assert await ids(gateway, status="in_progress", after=listed[0]) == listed[1:]
     assert await ids(gateway, status="in_progress", after=listed[1]) == listed[2:]
     unknown = await gateway.http.get(LIST, params={"status": "in_progress", "after": "no-such"})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     await asyncio.gather(*waiting)
 
 
-async def test_no_page_follows_the_last_request_of_a_list_that_is_cut(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    scheduler.hold, scheduler.lists_all = asyncio.Event(), False
+async def test_no_page_follows_the_last_request_of_a_list_that_is_cut(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold, gateway.scheduler.lists_all = asyncio.Event(), False
     waiting = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT))
-    await reached(lambda: len(scheduler.requests) == 1)
+    await reached(lambda: len(gateway.scheduler.requests) == 1)
     page = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()
     assert (len(page["data"]), page["has_more"]) == (1, True)
     after = {"status": "in_progress", "after": page["data"][0]["id"]}
     page = (await gateway.http.get(LIST, params=after)).json()
     assert (page["data"], page["has_more"]) == ([], False)
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     await waiting
 
 

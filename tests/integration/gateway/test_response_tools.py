@@ -8,7 +8,6 @@ from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
@@ -25,9 +24,7 @@ def outputs_of(response: Any) -> list[Any]:
     ]
 
 
-async def test_a_response_has_the_calls_as_items_whole_and_streamed(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_response_has_the_calls_as_items_whole_and_streamed(gateway: RunningGateway) -> None:
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as api:
         for answer, fields, expected in (
             (CALL, {}, [ADDED]),
@@ -38,7 +35,7 @@ async def test_a_response_has_the_calls_as_items_whole_and_streamed(
             ("It is 3.", {}, ["It is 3."]),
             (CALL, {"tool_choice": "none"}, [CALL]),
         ):
-            scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+            gateway.scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
             body: Any = {**BODY, **fields}
             whole = await api.responses.create(**body)
             async with api.responses.stream(**body) as stream:
@@ -52,13 +49,11 @@ async def test_a_response_has_the_calls_as_items_whole_and_streamed(
             assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_tokens_of_a_text_that_may_become_a_call_keep_their_log_probabilities(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_tokens_of_a_text_that_may_become_a_call_keep_their_log_probabilities(gateway: RunningGateway) -> None:
     body: Any = {**BODY, "include": ["message.output_text.logprobs"]}
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as api:
         for answer in ('{"number": 3}', '{"name'):
-            scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+            gateway.scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
             events: list[Any] = [event async for event in await api.responses.create(**body, stream=True)]
             deltas = [event for event in events if event.type == "response.output_text.delta"]
             assert "".join(event.delta for event in deltas) == answer
@@ -69,9 +64,7 @@ async def test_tokens_of_a_text_that_may_become_a_call_keep_their_log_probabilit
             ]
 
 
-async def test_calls_and_results_are_the_turns_of_the_chat(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
-) -> None:
+async def test_calls_and_results_are_the_turns_of_the_chat(gateway: RunningGateway, text: TextModel) -> None:
     items = [
         {"role": "user", "content": "1+2?"},
         {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": "{}"},
@@ -82,7 +75,7 @@ async def test_calls_and_results_are_the_turns_of_the_chat(
     body = {**BODY, "input": items, "tool_choice": "required"}
     reply = await gateway.http.post("/v1/responses", json=body)
     assert reply.status_code == 200, reply.text
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     results = "user: Result of add: 3\nuser: Result of add: 4\nassistant: "
     prompt = text.decode(unpack_int32(request.prompt_ids or b""))
     assert prompt.endswith(f"user: 1+2?\nassistant: {CALL}\n{CALL}\n{results}")

@@ -55,7 +55,7 @@ async def test_a_whole_response_has_the_text_and_the_usage(client: AsyncOpenAI, 
 
 
 async def test_instructions_and_parts_are_the_messages_of_a_chat(
-    client: AsyncOpenAI, gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
+    client: AsyncOpenAI, gateway: RunningGateway, text: TextModel
 ) -> None:
     turns: list[Any] = [
         {"role": "user", "content": [{"type": "input_text", "text": "How many"}, {"type": "input_text", "text": "?"}]},
@@ -72,7 +72,7 @@ async def test_instructions_and_parts_are_the_messages_of_a_chat(
         "/v1/chat/completions",
         json={"model": MODEL, "messages": messages, "temperature": 0.5, "top_p": 0.9, "max_tokens": 8},
     )
-    response, chat = scheduler.requests
+    response, chat = gateway.scheduler.requests
     assert response.prompt_ids == chat.prompt_ids
     assert (response.temperature, response.top_p, response.max_tokens) == (0.5, 0.9, 8)
 
@@ -144,30 +144,24 @@ async def test_an_earlier_response_is_refused_with_the_alternative(client: Async
     assert refusal.value.status_code == 400
 
 
-async def test_a_limit_beyond_the_models_room_is_named_as_in_the_body(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_limit_beyond_the_models_room_is_named_as_in_the_body(gateway: RunningGateway) -> None:
     reply = await post(gateway, max_output_tokens=10**6, prompt_cache_key="x", reasoning={"effort": "low"})
     assert reply.headers["x-dilaserve-adjusted"].startswith("max_output_tokens=")
     assert reply.headers["x-dilaserve-ignored"] == "reasoning.effort, prompt_cache_key"
 
 
-async def test_a_response_has_the_slo_metrics_and_outcome_of_a_completion(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_response_has_the_slo_metrics_and_outcome_of_a_completion(gateway: RunningGateway) -> None:
     before = await gateway.value(COMPLETED)
     reply = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     assert (request.slo_s, request.min_threshold, reply["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
     await gateway.metric(f"{COMPLETED} {before + 1}")
     stored = await gateway.http.get(f"/v1/requests/{reply['id']}")
     assert stored.json()["text"] == "The answer is 29."
 
 
-async def test_a_repeated_response_with_a_key_is_served_once(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_repeated_response_with_a_key_is_served_once(gateway: RunningGateway) -> None:
     body, headers = {"model": MODEL, "input": "How many pears?"}, {"Idempotency-Key": "once"}
     first, second = [await gateway.http.post("/v1/responses", json=body, headers=headers) for _ in range(2)]
     assert first.json()["id"] == second.json()["id"]
-    assert len(scheduler.requests) == 1
+    assert len(gateway.scheduler.requests) == 1

@@ -37,9 +37,7 @@ async def test_openais_client_names_a_tier_and_an_effort(tiered: RunningGateway,
     assert (reply.service_tier, refusal.value.param) == ("flex", "service_tier")
 
 
-async def test_headers_give_the_fields_of_clients_that_cannot_add_them(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_headers_give_the_fields_of_clients_that_cannot_add_them(gateway: RunningGateway) -> None:
     headers = {
         "X-Dilaserve-Slo-Ms": "700",
         "X-Dilaserve-Priority": "5",
@@ -47,7 +45,7 @@ async def test_headers_give_the_fields_of_clients_that_cannot_add_them(
         "X-Dilaserve-Block-Length": "8",
     }
     reply = await gateway.http.post("/v1/chat/completions", json=CHAT, headers=headers)
-    [request] = scheduler.requests
+    [request] = gateway.scheduler.requests
     assert (request.slo_s, request.priority, request.min_threshold, request.block_length) == (0.7, 5, 0.75, 8)
     assert reply.json()["dilaserve"]["slo_ms"] == 700
 

@@ -7,7 +7,6 @@ import pytest
 
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
@@ -32,9 +31,7 @@ async def completed(gateway: RunningGateway, body: dict[str, Any], *, stream: bo
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_text_ends_before_a_stop_token(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel, stream: bool
-) -> None:
+async def test_text_ends_before_a_stop_token(gateway: RunningGateway, text: TextModel, stream: bool) -> None:
     nine, eos = int(text.encode_prompt("9")[0]), text.card.eos_token_id
     [choice] = await completed(gateway, PLAIN | {"stop_token_ids": [eos, nine]}, stream=stream)
     assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("The answer is 2", "stop", nine)
@@ -77,7 +74,7 @@ async def test_an_echoed_prompt_precedes_the_completion(gateway: RunningGateway,
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_with_echo_and_no_tokens_the_prompt_alone_comes_back(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel, stream: bool
+    gateway: RunningGateway, text: TextModel, stream: bool
 ) -> None:
     ids = text.encode_prompt("1+1=").tolist()
     for prompt, echoes in (("2+2=", ["2+2="]), (ids, ["1+1="]), (["a", "bc"], ["a", "bc"])):
@@ -88,7 +85,7 @@ async def test_with_echo_and_no_tokens_the_prompt_alone_comes_back(
         ]
         usage = (await gateway.http.post(PATH, json=body)).json()["usage"]
         assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len("".join(echoes)), 0)
-    assert scheduler.requests == []
+    assert gateway.scheduler.requests == []
 
 
 async def test_a_stop_token_outside_the_vocabulary_is_refused_with_its_range(

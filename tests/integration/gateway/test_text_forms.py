@@ -49,36 +49,32 @@ def pattern_of(scheduler: AnsweringScheduler) -> str:
     ],
 )
 async def test_each_form_becomes_the_pattern_of_the_request(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any], example: str
+    gateway: RunningGateway, form: dict[str, Any], example: str
 ) -> None:
     for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
         reply = await gateway.http.post(path, json={**body, **form})
         assert reply.status_code == 200, reply.text
-        assert compile_pattern(pattern_of(scheduler)).accepts(example)
-        assert not compile_pattern(pattern_of(scheduler)).accepts("How many?")
+        assert compile_pattern(pattern_of(gateway.scheduler)).accepts(example)
+        assert not compile_pattern(pattern_of(gateway.scheduler)).accepts("How many?")
         assert "X-Dilaserve-Ignored" not in reply.headers
 
 
 @pytest.mark.parametrize("form", [{}, {"response_format": {"type": "text"}}, {"guided_json": None}])
-async def test_a_text_of_any_form_has_no_pattern(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any]
-) -> None:
+async def test_a_text_of_any_form_has_no_pattern(gateway: RunningGateway, form: dict[str, Any]) -> None:
     assert (await gateway.http.post("/v1/chat/completions", json={**CHAT, **form})).status_code == 200
-    assert pattern_of(scheduler) == ""
+    assert pattern_of(gateway.scheduler) == ""
 
 
-async def test_a_part_of_a_schema_that_cannot_be_written_is_named_in_the_header(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_part_of_a_schema_that_cannot_be_written_is_named_in_the_header(gateway: RunningGateway) -> None:
     schema = {"properties": {"price": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "a(?=b)"}]}}}
     for _ in range(2):  # also once it is known
         reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, **json_schema(schema)})
         assert reply.status_code == 200, reply.text
         assert reply.headers["X-Dilaserve-Ignored"] == "response_format.json_schema.schema.price.anyOf[1]"
-    assert compile_pattern(pattern_of(scheduler)).accepts('{"price": 1.5}')
+    assert compile_pattern(pattern_of(gateway.scheduler)).accepts('{"price": 1.5}')
 
 
-async def test_large_bounds_delay_no_other_client(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_large_bounds_delay_no_other_client(gateway: RunningGateway) -> None:
     large = [{**CHAT, **json_schema({"type": "string", "maxLength": 200_000 + i})} for i in range(6)]
     large += [{**CHAT, "guided_regex": f"[a-z]{{{200_000 + i}}}"} for i in range(6)]
     started_s = time.perf_counter()
@@ -87,18 +83,16 @@ async def test_large_bounds_delay_no_other_client(gateway: RunningGateway, sched
     assert time.perf_counter() - started_s < 4
 
 
-async def test_the_format_of_a_response_becomes_its_pattern(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_the_format_of_a_response_becomes_its_pattern(gateway: RunningGateway) -> None:
     form = {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}
     reply = await gateway.http.post("/v1/responses", json={**RESPONSE, "text": {"format": form}})
     assert reply.status_code == 200, reply.text
-    assert compile_pattern(pattern_of(scheduler)).accepts(ANSWER)
+    assert compile_pattern(pattern_of(gateway.scheduler)).accepts(ANSWER)
     assert reply.json()["text"] == {"format": form}
 
 
-async def test_openai_s_client_parses_a_pydantic_model(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    scheduler.answer = lambda _: ANSWER
+async def test_openai_s_client_parses_a_pydantic_model(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda _: ANSWER
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
         chat = await api.chat.completions.parse(**CHAT, response_format=Total)
         response = await api.responses.parse(**RESPONSE, text_format=Total)
@@ -109,26 +103,24 @@ async def test_openai_s_client_parses_a_pydantic_model(gateway: RunningGateway, 
 @pytest.mark.parametrize("form", [{"guided_choice": ["a", "b", "a"]}, {"structured_outputs": {"choice": ["a", "b"]}}])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_choice_with_log_probabilities_returns_that_of_each_label(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any], stream: bool
+    gateway: RunningGateway, form: dict[str, Any], stream: bool
 ) -> None:
-    scheduler.answer = lambda _: "b"
+    gateway.scheduler.answer = lambda _: "b"
     reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, **form, "logprobs": True, "stream": stream})
     assert reply.status_code == 200, reply.text
-    assert (scheduler.requests[-1].choices, pattern_of(scheduler)) == (["a", "b"], "")
+    assert (gateway.scheduler.requests[-1].choices, pattern_of(gateway.scheduler)) == (["a", "b"], "")
     assert '"choices":{"a":0.5,"b":0.5}' in reply.text
-    assert scheduler.requests[-1].output_tokens == scheduler.requests[-1].block_length  # one step
+    assert gateway.scheduler.requests[-1].output_tokens == gateway.scheduler.requests[-1].block_length  # one step
 
 
 @pytest.mark.parametrize(
     ("form", "blocks"), [("[ab]{3}", 1), ("[ab]{40}", 2), ("a*", 4), ("(?:yes|no|perhaps)", 1), ("[a-z]{2,200}", 4)]
 )
-async def test_a_form_with_a_longest_text_has_a_shorter_output(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, form: str, blocks: int
-) -> None:
+async def test_a_form_with_a_longest_text_has_a_shorter_output(gateway: RunningGateway, form: str, blocks: int) -> None:
     body = {**CHAT, "guided_regex": form, "max_tokens": 120}
     reply = await gateway.http.post("/v1/chat/completions", json=body)
     assert reply.status_code == 200, reply.text
-    assert scheduler.requests[-1].output_tokens == 32 * blocks
+    assert gateway.scheduler.requests[-1].output_tokens == 32 * blocks
     assert "X-Dilaserve-Adjusted" not in reply.headers
 
 
@@ -173,13 +165,13 @@ def json_schema(schema: object) -> dict[str, Any]:
     ],
 )
 async def test_a_form_that_cannot_be_served_is_refused_by_name(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, form: dict[str, Any], param: str, message: str
+    gateway: RunningGateway, form: dict[str, Any], param: str, message: str
 ) -> None:
     reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, **form})
     assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
     assert (error["param"], message in error["message"]) == (param, True), error
-    assert scheduler.requests == []
+    assert gateway.scheduler.requests == []
 
 
 TOOL: dict[str, Any] = {"name": "add", "input_schema": {"type": "object"}}
@@ -197,19 +189,22 @@ TOOL: dict[str, Any] = {"name": "add", "input_schema": {"type": "object"}}
     ],
 )
 async def test_a_form_that_the_cell_rejects_is_refused_by_name_also_for_a_stream(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, path: str, body: dict[str, Any], param: str, stream: bool
+    gateway: RunningGateway, path: str, body: dict[str, Any], param: str, stream: bool
 ) -> None:
     rejected = 'dilaserve_gateway_requests_total{outcome="rejected"}'
     before = await gateway.value(rejected)
-    scheduler.status, scheduler.error_field = OutcomeStatus.REJECTED, "choices" if "logprobs" in body else "pattern"
+    gateway.scheduler.status, gateway.scheduler.error_field = (
+        OutcomeStatus.REJECTED,
+        "choices" if "logprobs" in body else "pattern",
+    )
     reply = await gateway.http.post(path, json=body | {"stream": stream})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
-    assert reply.headers["x-request-id"] == scheduler.requests[0].request_id
+    assert reply.headers["x-request-id"] == gateway.scheduler.requests[0].request_id
     await gateway.metric(f"{rejected} {before + 1}")
 
 
-async def test_a_stream_of_a_form_has_its_first_step(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    scheduler.answer = lambda _: ANSWER
+async def test_a_stream_of_a_form_has_its_first_step(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda _: ANSWER
     body = CHAT | {"guided_json": SCHEMA, "stream": True, "canvas": True}
     reply = await gateway.http.post("/v1/chat/completions", json=body)
     assert '"object":"dilaserve.canvas","step":0,' in reply.text
@@ -217,18 +212,16 @@ async def test_a_stream_of_a_form_has_its_first_step(gateway: RunningGateway, sc
 
 
 async def test_a_client_that_leaves_before_the_first_step_of_a_form_cancels_its_request(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
+    gateway: RunningGateway,
 ) -> None:
-    scheduler.status, scheduler.hold = OutcomeStatus.REJECTED, asyncio.Event()
+    gateway.scheduler.status, gateway.scheduler.hold = OutcomeStatus.REJECTED, asyncio.Event()
     body = CHAT | {"guided_json": SCHEMA, "stream": True}
-    request_id = await leave(gateway, scheduler, "/v1/chat/completions", json=body)
+    request_id = await leave(gateway, "/v1/chat/completions", json=body)
     async with asyncio.timeout(LIMIT_S):
-        assert await scheduler.cancelled.get() == request_id
+        assert await gateway.scheduler.cancelled.get() == request_id
 
 
-async def test_other_requests_are_served_while_a_pattern_is_compiled(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_other_requests_are_served_while_a_pattern_is_compiled(gateway: RunningGateway) -> None:
     assert (await gateway.http.post("/v1/completions", json={**TEXT, "guided_regex": "a|b"})).status_code == 200
     hostile = TEXT | {"guided_regex": "(a|b)*a(a|b){30}"}
     waits = asyncio.create_task(gateway.http.post("/v1/completions", json=hostile))

@@ -46,11 +46,11 @@ REPLIES: list[tuple[dict[str, Any], str, str | None, list[str], str]] = [
 ]
 
 
-async def test_a_reply_has_the_calls_whole_and_streamed(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_reply_has_the_calls_whole_and_streamed(gateway: RunningGateway) -> None:
     short = [{"type": "function", "function": {"name": name}} for name in ("add", "sub")]  # leaves room for the output
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
         for fields, answer, *expected in REPLIES:
-            scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
+            gateway.scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
             body: Any = {**CHAT, "tools": short, **fields}
             [whole] = (await api.chat.completions.create(**body)).choices
             async with api.chat.completions.stream(**body) as stream:
@@ -65,8 +65,8 @@ async def test_a_reply_has_the_calls_whole_and_streamed(gateway: RunningGateway,
                 assert found == expected, fields
 
 
-async def test_arguments_are_cut_with_the_text(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    scheduler.answer = lambda _: CALL
+async def test_arguments_are_cut_with_the_text(gateway: RunningGateway) -> None:
+    gateway.scheduler.answer = lambda _: CALL
     reply = (await gateway.http.post(PATH, json={**CHAT, "tools": [ADD], "max_tokens": 34})).json()["choices"][0]
     assert (reply["message"]["tool_calls"][0]["function"]["arguments"], reply["finish_reason"]) == ('{"a":', "length")
 
@@ -87,29 +87,23 @@ PATTERNS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 ]
 
 
-async def test_calls_that_must_match_their_schema_become_the_pattern(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_calls_that_must_match_their_schema_become_the_pattern(gateway: RunningGateway) -> None:
     for fields, accepted, refused in PATTERNS:
         reply = await gateway.http.post(PATH, json={**CHAT, "tools": [ADD, SUB], **fields})
         assert reply.status_code == 200, reply.text
-        pattern = scheduler.requests[-1].pattern
+        pattern = gateway.scheduler.requests[-1].pattern
         assert [text for text in (*accepted, *refused) if compile_pattern(pattern).accepts(text)] == accepted, fields
 
 
-async def test_calls_that_need_not_match_their_schema_leave_the_text_free(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_calls_that_need_not_match_their_schema_leave_the_text_free(gateway: RunningGateway) -> None:
     unsupported = tool("add", parameters={"type": "object", "not": {}})
     for choice in ("auto", "none", None):
         reply = await gateway.http.post(PATH, json={**CHAT, "tools": [unsupported], "tool_choice": choice})
         assert reply.status_code == 200, reply.text
-        assert scheduler.requests[-1].pattern == ""
+        assert gateway.scheduler.requests[-1].pattern == ""
 
 
-async def test_the_prompt_has_the_tools_the_calls_and_their_results(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, text: TextModel
-) -> None:
+async def test_the_prompt_has_the_tools_the_calls_and_their_results(gateway: RunningGateway, text: TextModel) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
     turns = [
         *CHAT["messages"],
@@ -119,13 +113,13 @@ async def test_the_prompt_has_the_tools_the_calls_and_their_results(
     body = {**CHAT, "messages": turns, "tools": [ADD]}
     reply = await gateway.http.post(PATH, json=body)
     assert reply.status_code == 200, reply.text
-    prompt = prompt_of(scheduler, text)
+    prompt = prompt_of(gateway.scheduler, text)
     assert '{"name": "add", "parameters": {"type": "object"' in prompt
     assert prompt.endswith(f"user: 1+2?\nassistant: {CALL}\nuser: Result of add: 3\nassistant: ")
     counted = await gateway.http.post("/tokenize", json={name: body[name] for name in ("model", "messages", "tools")})
     assert counted.json()["count"] == reply.json()["usage"]["prompt_tokens"]
     await gateway.http.post(PATH, json={**body, "tool_choice": "none"})
-    assert "parameters" not in prompt_of(scheduler, text)
+    assert "parameters" not in prompt_of(gateway.scheduler, text)
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -150,12 +144,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-async def test_tools_that_cannot_be_served_are_refused_by_name(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
+async def test_tools_that_cannot_be_served_are_refused_by_name(gateway: RunningGateway) -> None:
     for fields, param, message in REFUSED:
         reply = await gateway.http.post(PATH, json={**CHAT, **fields})
         assert reply.status_code == 400, reply.text
         error = reply.json()["error"]
         assert (error["param"], message in error["message"]) == (param, True), error
-    assert scheduler.requests == []
+    assert gateway.scheduler.requests == []
