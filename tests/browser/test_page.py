@@ -52,7 +52,7 @@ async def test_the_canvas_has_the_models_blocks_and_greys_only_what_follows_the_
 
 
 @pytest.mark.slow
-async def test_without_a_connection_the_old_run_is_removed_and_the_header_shows_it_at_once(
+async def test_without_a_connection_the_old_run_is_removed_and_the_header_shows_it(
     gateway: RunningGateway, new_page: NewPage
 ) -> None:
     async with new_page(gateway.url, expected="ERR_INTERNET_DISCONNECTED") as page:

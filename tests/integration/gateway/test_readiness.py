@@ -56,7 +56,7 @@ async def test_instances_that_hang_end_readiness(gateway: RunningGateway) -> Non
     await gateway.until("no step has ended for 30 s, with 7 requests active")
 
 
-async def test_a_request_that_the_bus_does_not_store_ends_readiness_until_a_later_one_is_stored(
+async def test_a_request_that_is_not_stored_ends_readiness_until_one_is(
     gateway: RunningGateway, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "STORE_S", 0.1)
