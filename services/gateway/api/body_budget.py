@@ -2,9 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from shared.errors import RetryLater
+
+
+class HeldBody:
+    """The bytes of one body that the gateway has in memory."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.waiting: asyncio.Timeout | None = None  # of the last wait for bytes
+        self._is_refused = False
+
+    def refuse(self) -> None:
+        """Count none of its bytes, and end its wait for more with a TimeoutError."""
+        self.size, self._is_refused = 0, True
+        if self.waiting is not None:
+            with suppress(RuntimeError):  # that wait has ended
+                self.waiting.reschedule(asyncio.get_running_loop().time())
+
+    def check(self) -> None:
+        """Raises: RetryLater if the body is refused."""
+        if self._is_refused:
+            raise RetryLater("the bodies that the gateway reads take all the memory that they may have")
 
 
 class BodyBudget:
@@ -18,15 +39,16 @@ class BodyBudget:
         self._unfinished: dict[HeldBody, None] = {}  # the earliest first
 
     @contextmanager
-    def body(self) -> Iterator["HeldBody"]:
+    def body(self) -> Iterator[HeldBody]:
         """A body, which is held until the block ends."""
-        body = HeldBody(self)
+        body = HeldBody()
         self._unfinished[body] = None
         try:
             yield body
         finally:
-            self.end(body)
-            self.add(-body.size)
+            self.complete(body)
+            self._bytes -= body.size
+            self._freed.set()
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
@@ -35,73 +57,25 @@ class BodyBudget:
         while self._bytes + size > self._max_bytes:
             self._freed.clear()
             await self._freed.wait()
-        self._bytes += size
-        try:
+        with self.body() as body:
+            self.complete(body)
+            self.hold(body, size)
             yield
-        finally:
-            self.add(-size)
 
-    def add(self, size: int) -> None:
-        """Count more bytes, or fewer, and refuse bodies if there are too many."""
+    def hold(self, body: HeldBody, size: int) -> None:
+        """Count more bytes of a body, or fewer, and refuse bodies if there are too many. Raises: RetryLater if this one
+        is refused."""
+        body.check()
+        body.size += size
         self._bytes += size
         self._freed.set()
         while self._bytes > self._max_bytes and self._unfinished:
-            largest = max(self._unfinished, key=lambda body: body.size.bit_length())
+            largest = max(self._unfinished, key=lambda each: each.size.bit_length())
             self._bytes -= largest.size
-            self.end(largest)
+            self.complete(largest)
             largest.refuse()
+        body.check()
 
-    def end(self, body: "HeldBody") -> None:
-        """The body is complete, or is no longer read: it is not refused any more."""
+    def complete(self, body: HeldBody) -> None:
+        """All of the body is read: it is not refused any more."""
         self._unfinished.pop(body, None)
-
-
-class HeldBody:
-    """The bytes of one body that the gateway has in memory."""
-
-    def __init__(self, budget: BodyBudget) -> None:
-        self.size = 0
-        self._budget = budget
-        self._is_refused = False
-        self._waiting: asyncio.Timeout | None = None
-
-    def hold(self, size: int) -> None:
-        """Count bytes that were read. Raises: RetryLater if the body is refused."""
-        self.size += size
-        self._budget.add(size)
-        self._check()
-
-    def drop(self, size: int) -> None:
-        """The bytes were stored elsewhere."""
-        if not self._is_refused:
-            self.size -= size
-            self._budget.add(-size)
-
-    def end(self) -> None:
-        """The body is complete."""
-        self._budget.end(self)
-
-    def refuse(self) -> None:
-        """Count none of its bytes, and end its wait for more."""
-        self.size, self._is_refused = 0, True
-        if self._waiting is not None and not self._waiting.expired():
-            self._waiting.reschedule(asyncio.get_running_loop().time())
-
-    @asynccontextmanager
-    async def waiting(self, due_s: float) -> AsyncIterator[None]:
-        """The body waits for its next bytes within the block, until `due_s` by the event loop's clock.
-
-        Raises: TimeoutError after that; RetryLater if the body is refused.
-        """
-        self._check()
-        async with asyncio.timeout_at(due_s) as timeout:
-            self._waiting = timeout
-            try:
-                yield
-            finally:
-                self._waiting = None
-                self._check()
-
-    def _check(self) -> None:
-        if self._is_refused:
-            raise RetryLater("the bodies that the gateway reads take all the memory that they may have")

@@ -28,8 +28,8 @@ async def read_body(request: Request, kind: type[B], budget: BodyBudget) -> Asyn
     """
     check_content_type(request, "application/json")
     with budget.body() as held:
-        parts = [part async for part in bounded(request, MAX_BODY_BYTES, held)]
-        held.end()
+        parts = [part async for part in bounded(request, MAX_BODY_BYTES, budget, held)]
+        budget.complete(held)
         data = b"".join(parts).removeprefix(BOM_UTF8)
         parts.clear()
         body = kind.model_validate_json(data)
@@ -45,8 +45,8 @@ def check_content_type(request: Request, accepted: str) -> None:
         raise ApiError(415, message, code="unsupported_content_type")
 
 
-async def bounded(request: Request, max_bytes: int, held: HeldBody) -> AsyncGenerator[bytes]:
-    """The parts of the body, which count as held.
+async def bounded(request: Request, max_bytes: int, budget: BodyBudget, held: HeldBody) -> AsyncGenerator[bytes]:
+    """The parts of the body, which count in the budget.
 
     Raises: ApiError 413 if it is too large, declared or not; 400 if it is incomplete; 408 after PART_TIMEOUT_S without
     a part, or if it arrives more slowly than MIN_BYTES_PER_S; RetryLater if the bodies need too much memory.
@@ -59,11 +59,12 @@ async def bounded(request: Request, max_bytes: int, held: HeldBody) -> AsyncGene
     while True:
         due_s = min(now_s(), start_s + size / MIN_BYTES_PER_S) + PART_TIMEOUT_S
         try:
-            async with held.waiting(due_s):
+            async with asyncio.timeout_at(due_s) as held.waiting:
                 part = await anext(parts, None)
         except ClientDisconnect:
             raise ApiError(400, "the body is incomplete") from None
         except TimeoutError:
+            held.check()
             message, close = (
                 f"the body arrived too slowly: {size} bytes in {now_s() - start_s:.0f} s",
                 {"Connection": "close"},
@@ -74,7 +75,7 @@ async def bounded(request: Request, max_bytes: int, held: HeldBody) -> AsyncGene
         size += len(part)
         if size > max_bytes:
             raise too_large(max_bytes)
-        held.hold(len(part))
+        budget.hold(held, len(part))
         yield part
 
 

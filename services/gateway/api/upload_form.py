@@ -1,29 +1,53 @@
 """Reads the multipart form of an upload, whose file is stored as it arrives."""
 
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from fastapi import Request
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from services.gateway.api.body_budget import HeldBody
+from services.gateway.api.body_budget import BodyBudget
 from services.gateway.api.request_body import bounded
 from services.gateway.errors import ApiError
-from services.gateway.stores.file_store import MAX_FILE_BYTES, Upload
+from services.gateway.stores.file_store import MAX_FILE_BYTES
+
+Write = Callable[[bytes], Awaitable[None]]
 
 
-async def read_upload(http: Request, held: HeldBody, upload: Upload) -> tuple[str, list[str]]:
-    """Store the form's file. Returns: its name, and the names of the form's other fields.
+async def read_upload(
+    http: Request, budget: BodyBudget, write: Callable[[bytes], Awaitable[int]]
+) -> tuple[str, list[str]]:
+    """Pass the form's file to `write`, which returns the number of bytes that are no longer in memory.
 
-    Raises: ApiError naming the wrong field; errors of `bounded`.
+    Returns: the file's name, and the names of the form's other fields. Raises: ApiError naming the wrong field; errors
+    of `bounded`.
     """
+    with budget.body() as held:
 
-    async def store(data: bytes) -> None:
-        held.drop(await upload.write(data))
+        async def store(data: bytes) -> None:
+            budget.hold(held, -await write(data))
 
-    async def skip(data: bytes) -> None:
-        held.drop(len(data))
+        async def skip(data: bytes) -> None:
+            budget.hold(held, -len(data))
+
+        form = await _read(http, bounded(http, MAX_FILE_BYTES, budget, held), store, skip)
+    purpose, files = form.get("purpose"), [file for file in form.getlist("file") if isinstance(file, UploadFile)]
+    if purpose != "batch":
+        raise ApiError(400, "purpose must be 'batch'", param="purpose", code="unsupported_value")
+    if len(files) != 1:
+        code = "invalid_value" if files else "missing_required_parameter"
+        raise ApiError(400, "one file is required", param="file", code=code)
+    # a charset such as UTF-7 can decode to half of a surrogate pair, which cannot be stored
+    filename = (files[0].filename or "file").encode("utf-8", "replace").decode()
+    return filename, [name for name in form if name not in {"file", "purpose"}]
+
+
+async def _read(http: Request, parts: AsyncGenerator[bytes], store: Write, skip: Write) -> FormData:
+    """The form. `store` gets the parts of its file, and `skip` those of other files.
+
+    Raises: ApiError if it is invalid; errors of these.
+    """
 
     class Form(MultiPartParser):
         """Passes each part of the file on, instead of keeping it in a temporary file."""
@@ -36,26 +60,16 @@ async def read_upload(http: Request, held: HeldBody, upload: Upload) -> tuple[st
                 part.file = _PassedFile(part.file.filename, store if part.field_name == "file" else skip)
 
     try:
-        form = await Form(http.headers, bounded(http, MAX_FILE_BYTES, held)).parse()
+        return await Form(http.headers, parts).parse()
     except (MultiPartException, KeyError) as error:
         message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
         raise ApiError(400, f"cannot read the form: {message}", code="invalid_type") from None
-    purpose, files = form.get("purpose"), [file for file in form.getlist("file") if isinstance(file, UploadFile)]
-    if purpose != "batch":
-        raise ApiError(400, "purpose must be 'batch'", param="purpose", code="unsupported_value")
-    if not files:
-        raise ApiError(400, "file is required", param="file", code="missing_required_parameter")
-    if len(files) > 1:
-        raise ApiError(400, "file must be one file", param="file", code="invalid_value")
-    # a charset such as UTF-7 can decode to half of a surrogate pair, which cannot be stored
-    filename = (files[0].filename or "file").encode("utf-8", "replace").decode()
-    return filename, [name for name in form if name not in {"file", "purpose"}]
 
 
 class _PassedFile(UploadFile):
     """A file of a form that is passed on and not kept."""
 
-    def __init__(self, filename: str | None, write: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, filename: str | None, write: Write) -> None:
         super().__init__(io.BytesIO(), filename=filename)
         self._write = write
 

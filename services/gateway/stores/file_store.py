@@ -6,7 +6,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Literal
 
 from nats.js.api import ObjectInfo
@@ -46,22 +45,38 @@ class FileStore:
         self._connection = connection
         self._max_files = max_files  # of one owner
         self._max_bytes = max_bytes
-        self._uploads: dict[ObjectWriter, str] = {}  # those in progress, and their owners
+        self._uploads: dict[ObjectWriter, tuple[str, int]] = {}  # their owners, with the bytes of these before
         self._finishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by owner
 
     @asynccontextmanager
-    async def uploading(self, owner: str) -> AsyncIterator["Upload"]:
+    async def uploading(self, owner: str) -> AsyncIterator[ObjectWriter]:
         """A client's file, which is stored as it arrives, and deleted if the block fails.
 
         Raises: ApiError 413 if the owner's files have reached a limit.
         """
         stored = await self._check_room(owner)
         async with self._writing() as file:
-            self._uploads[file] = owner
+            self._uploads[file] = owner, stored
             try:
-                yield Upload(self, file, owner, stored)
+                yield file
             finally:
                 del self._uploads[file]
+
+    async def write(self, upload: ObjectWriter, data: bytes) -> int:
+        """As `ObjectWriter.write`. Raises: ApiError 413 if the uploads of the owner exceed its limit."""
+        written = await upload.write(data)
+        owner, stored = self._uploads[upload]
+        self._check_bytes(stored + sum(file.size for file, (other, _) in self._uploads.items() if other == owner))
+        return written
+
+    async def finish(self, upload: ObjectWriter, filename: str) -> FileObject:
+        """Raises: ApiError 400 if the file is empty; 413 if the owner has no room for it."""
+        if not upload.size:
+            raise ApiError(400, "file must not be empty", param="file", code="invalid_value")
+        owner, _ = self._uploads[upload]
+        async with self._finishing[owner]:  # so that concurrent uploads count each other
+            await self._check_room(owner, upload.size)
+            return await _finish(upload, filename, "batch", owner)
 
     async def add(self, rows: Iterable[bytes], filename: str, purpose: str, owner: str) -> FileObject:
         """Store a file of the gateway's own."""
@@ -69,18 +84,6 @@ class FileStore:
             for row in rows:
                 await file.write(row)
             return await _finish(file, filename, purpose, owner)
-
-    async def finish(self, file: ObjectWriter, filename: str, owner: str) -> FileObject:
-        """End an upload. Raises: ApiError 400 if the file is empty; 413 if the owner has no room for it."""
-        if not file.size:
-            raise ApiError(400, "file must not be empty", param="file", code="invalid_value")
-        async with self._finishing[owner]:  # so that concurrent uploads count each other
-            await self._check_room(owner, file.size)
-            return await _finish(file, filename, "batch", owner)
-
-    def check_uploads(self, owner: str, stored: int) -> None:
-        """Raises: ApiError 413 if the owner's uploads exceed the limit, with the bytes that were `stored` before."""
-        self._check_bytes(stored + sum(file.size for file, other in self._uploads.items() if other == owner))
 
     async def get(self, file_id: str, owner: str) -> FileObject:
         """Raises: ApiError 404 if the owner has no such file."""
@@ -93,14 +96,8 @@ class FileStore:
         """
         info, _ = await self._find(file_id, owner)
         chunks = read_chunks(self._connection.bus, info)
-        first = await anext(chunks)
-
-        async def content() -> AsyncIterator[bytes]:
-            yield first
-            async for chunk in chunks:
-                yield chunk
-
-        return info.size or 0, content()
+        await anext(chunks)
+        return info.size or 0, chunks
 
     async def delete(self, file_id: str, owner: str) -> None:
         """Raises: ApiError 404 if the owner has no such file."""
@@ -165,26 +162,6 @@ class FileStore:
                     yield store
                 except NotFoundError:
                     raise not_found("file", file_id, "file_id") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A client's file that arrives."""
-
-    _files: FileStore
-    _file: ObjectWriter
-    _owner: str
-    _stored: int  # bytes of the owner's files before
-
-    async def write(self, data: bytes) -> int:
-        """As `ObjectWriter.write`. Raises: ApiError 413 if the owner has no room for it."""
-        written = await self._file.write(data)
-        self._files.check_uploads(self._owner, self._stored)
-        return written
-
-    async def finish(self, filename: str) -> FileObject:
-        """As `FileStore.finish`."""
-        return await self._files.finish(self._file, filename, self._owner)
 
 
 async def _finish(file: ObjectWriter, filename: str, purpose: str, owner: str) -> FileObject:

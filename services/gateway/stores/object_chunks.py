@@ -76,19 +76,21 @@ class ObjectWriter:
 
 
 async def read_chunks(bus: Bus, info: ObjectInfo) -> AsyncIterator[bytes]:
-    """The chunks of an object, each read when it is asked for.
+    """The chunks of an object, each read when it is asked for, but the first one at once, before an empty one.
 
     Raises: RetryLater if a chunk is not there, such as in an object that is being deleted, or the bus does not answer.
     """
     stream = OBJ_STREAM_TEMPLATE.format(bucket=info.bucket)
     subject = OBJ_CHUNKS_PRE_TEMPLATE.format(bucket=info.bucket, obj=info.nuid)
     sha, start = hashlib.sha256(), 1
-    for _ in range(info.chunks or 0):
+    for number in range(info.chunks or 0):
         found, _ = await read_direct(bus, stream, {"seq": start, "next_by_subj": subject, "batch": 1})
         if not found:
             raise RetryLater("a part of the file is missing")
         sha.update(found[0].data or b"")
         start = (found[0].seq or 0) + 1
+        if not number:
+            yield b""
         yield found[0].data or b""
     if info.digest != OBJ_DIGEST_TEMPLATE.format(digest=base64.urlsafe_b64encode(sha.digest()).decode()):
         raise RetryLater("the file is damaged")

@@ -1,5 +1,6 @@
 """/v1/files and /v1/batches: OpenAI's batch API."""
 
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Literal
 
@@ -32,11 +33,10 @@ def file_routes(context: AppContext) -> APIRouter:
         """Upload a file of requests, one per line. It is kept for 30 days."""
         context.admission.check_rate(key_of(http))
         check_content_type(http, "multipart/form-data")
-        with context.bodies.body() as held:
-            async with context.files.uploading(key_of(http).key_id) as upload:
-                filename, ignored = await read_upload(http, held, upload)
-                response.headers.update(header_of_ignored(ignored))
-                return await upload.finish(filename)
+        async with context.files.uploading(key_of(http).key_id) as upload:
+            filename, ignored = await read_upload(http, context.bodies, partial(context.files.write, upload))
+            response.headers.update(header_of_ignored(ignored))
+            return await context.files.finish(upload, filename)
 
     @router.get("")
     async def list_files(
