@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.errors import BadInput
 from shared.messages.instances import ModelCard
-from shared.model_families import block_length_of, max_length_of, usual_edit_threshold, with_defaults
+from shared.model_families import block_length_of, canvas_steps_of, max_length_of, usual_edit_threshold, with_defaults
 from shared.model_files import read_json
 
 
@@ -30,6 +30,7 @@ def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]
             vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
             block_length=block_length_of(config),
             edit_threshold=usual_edit_threshold(config, name),
+            canvas_steps=canvas_steps_of(config, config["generation"]),
         )
     except KeyError as error:
         raise BadInput(f"{path} lacks the key {error}", field="model") from None
@@ -39,23 +40,24 @@ def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]
 
 
 def read_model_config(directory: Path) -> dict[str, Any]:
-    """The keys of config.json, with the defaults of its architecture; `eos_token_id` lists all ends of text. Raises:
-    ValueError, one line, if the file is missing or unreadable, the architecture is not supported, or no file names an
-    end."""
+    """The keys of config.json, with the defaults of its architecture; `eos_token_id` lists all ends of text, and
+    `generation` has the keys of generation_config.json. Raises: ValueError, one line, if the file is missing or
+    unreadable, the architecture is not supported, or no file names an end."""
     path = directory / "config.json"
     if not path.is_file():
         raise ValueError(f"no model in {directory}: cannot read config.json")
     config = with_defaults(read_json(path))
-    return config | {"eos_token_id": _end_ids(directory, config)}
+    generation = read_json(directory / "generation_config.json")
+    return config | {"eos_token_id": _end_ids(directory, config, generation), "generation": generation}
 
 
-def _end_ids(directory: Path, config: Mapping[str, Any]) -> list[int]:
+def _end_ids(directory: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> list[int]:
     """The ends of text that config.json and generation_config.json name, each a number, a list or null; if neither
     names one, that of the tokenizer. Raises: ValueError if a value is something else, or no file names an end."""
     found: dict[int, None] = {}  # in this order
     for name, values in (
         ("config.json", config.get("eos_token_id")),
-        ("generation_config.json", read_json(directory / "generation_config.json").get("eos_token_id")),
+        ("generation_config.json", generation.get("eos_token_id")),
     ):
         listed = values if isinstance(values, list) else [values] if values is not None else []
         if not all(type(value) is int and value >= 0 for value in listed):

@@ -16,6 +16,9 @@ class Architecture:
     is_block_causal: bool = False  # its files, or `defaults`, have a `block_size`
     can_edit: bool = False  # whether its decoding may change tokens of the block
     max_length: int | None = None  # as its model card states, where its files have a larger one
+    text_key: str = ""  # where its files keep the keys of the language model, if apart
+    renamed: Mapping[str, str] = field(default_factory=dict)  # its files' keys, by the usual ones
+    canvas_steps: int = 0  # the most steps of a block that is drawn again in each of them; 0: its tokens are unmasked
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -24,6 +27,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "SDARForCausalLM": Architecture({"mask_token_id": 151669, "block_size": 4}, is_block_causal=True),
     "LLaDA2MoeModelLM": Architecture(
         {"mask_token_id": 156895, "eos_token_id": 156892, "block_size": 32}, is_block_causal=True, can_edit=True
+    ),
+    # It has no mask: a token that is not decided has the first id after the vocabulary. Its files allow 262,144
+    # tokens, whose keys and values do not fit beside its weights.
+    "DiffusionGemmaForBlockDiffusion": Architecture(
+        {"canvas_length": 256},
+        is_block_causal=True,
+        max_length=65536,
+        text_key="text_config",
+        renamed={"block_size": "canvas_length", "mask_token_id": "vocab_size"},
+        canvas_steps=48,
     ),
 }
 
@@ -40,14 +53,22 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of config.json, with the values that its published files leave out."""
-    defaults = architecture_of(config).defaults
-    return {**defaults, **{key: value for key, value in config.items() if key not in defaults or value is not None}}
+    """The keys of config.json under their usual names, with the values that its published files leave out."""
+    architecture = architecture_of(config)
+    defaults, found = architecture.defaults, {**config.get(architecture.text_key, {}), **config}
+    found = {**defaults, **{key: value for key, value in found.items() if key not in defaults or value is not None}}
+    return found | {usual: found[own] for usual, own in architecture.renamed.items() if own in found}
 
 
 def block_length_of(config: Mapping[str, Any]) -> int:
     """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults."""
     return int(config["block_size"]) if architecture_of(config).is_block_causal else 0
+
+
+def canvas_steps_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> int:
+    """The most steps of a canvas, by generation_config.json; 0 for a model without canvases."""
+    usual = architecture_of(config).canvas_steps
+    return int(generation.get("max_denoising_steps") or usual) if usual else 0
 
 
 def usual_edit_threshold(config: Mapping[str, Any], name: str) -> float | None:

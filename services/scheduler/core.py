@@ -51,6 +51,7 @@ class CoreSettings:
     tokens_per_step: tuple[float, ...]  # mean tokens unmasked by a step at each threshold
     caching: bool = False  # whether instances keep keys and values between the steps of a block
     exact_cache: bool = False  # whether finished blocks are cached for good
+    canvas_steps: int = 0  # as in ModelCard
     granularity: int = 8  # newly unmasked tokens between two estimates of the steps left
     lookahead: int = 0  # steps sent to an instance before the result of the previous step is read: 0 or 1
     end_ids: tuple[int, ...] = ()  # tokens that end a text, as in `text_ended`
@@ -71,7 +72,10 @@ class SchedulerCore:
         first `checked` tokens alone do not."""
         self.settings = settings
         self.table = RequestTable(
-            candidates=len(settings.thresholds), caching=settings.caching, exact=settings.exact_cache
+            candidates=len(settings.thresholds),
+            caching=settings.caching,
+            exact=settings.exact_cache,
+            canvas_steps=settings.canvas_steps,
         )
         self.fleet = Fleet(exact=settings.exact_cache)
         self.totals = Totals()
@@ -238,6 +242,8 @@ class SchedulerCore:
         for i in self.table.streams[applied.rows].nonzero()[0].tolist():
             row = int(applied.rows[i])
             positions, tokens, confidences = applied.written(i)
+            if self.table.canvas_steps and not len(positions):
+                continue
             ended, has_edits = bool(applied.ended[i]), bool(self.table.has_edits[row])
             if ended and has_edits:  # now final: all of them, in case an earlier message was lost
                 positions = np.arange(int(self.table.block_start[row]), int(self.table.block_stop(row)), dtype=np.int32)

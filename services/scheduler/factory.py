@@ -50,6 +50,7 @@ def build_core(
         tokens_per_step=tuple(means.tolist()),
         caching=settings.cache != "none",
         exact_cache=is_exact(settings.cache),
+        canvas_steps=text.card.canvas_steps if text else 0,
         granularity=card.update_granularity if card else 1,
         lookahead=settings.lookahead,
         vocab_size=text.card.vocab_size if text else 1 << 31,

@@ -41,6 +41,8 @@ class RequestState(Sampling, msgspec.Struct, frozen=True, kw_only=True, omit_def
     edit_threshold: float = 1.0  # tokens of the block change if another one's probability is higher; 1: none changes
     post_steps: int = 0  # steps of the current block so far that began without masks
     max_post_steps: int = MAX_POST_STEPS  # these of a block, after which it ends
+    # float32: of a model that denoises canvases, the thresholds of the current block's steps, which the worker repeats
+    block_thresholds: bytes = b""
     top_logprobs: int = 0  # tokens whose probabilities its results have, at each position that a step unmasks
     pattern: str = ""  # as in Request
     pinned: bytes = b""  # as in Request

@@ -21,6 +21,7 @@ from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ApiKey
 from shared.arrays import Int32, pack_int32
+from shared.canvases import check_for_canvases, without_effect
 from shared.edits import NO_EDITS, edit_threshold_for
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
 from shared.text import TextModel
@@ -110,7 +111,7 @@ class BodyPlanner:
         seed = wanted.passed.get("seed")
         seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
         requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
-        left_out = [*wanted.left_out, *form.left_out]
+        left_out = [*wanted.left_out, *form.left_out, *without_effect(requests[0], self.text.card)]
         return BodyPlan(wanted=wanted, requests=requests, left_out=left_out, adjusted=_adjusted(wanted, requests))
 
     async def _request(self, wanted: WantedCompletion, form: TextForm, prompt_ids: Int32) -> Request:
@@ -148,6 +149,7 @@ class BodyPlanner:
         }
         request = Request(**fields)
         text.check_choices(request, labels, output_tokens, form_field)
+        check_for_canvases(request, text.card, form_field or "pattern")
         edit_threshold_for(request, text.card, NO_EDITS)
         return request
 

@@ -19,6 +19,7 @@ from services.scheduler.io.waiting_requests import WaitingRequest
 from shared.arrays import Int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
+from shared.canvases import check_for_canvases
 from shared.edits import NO_EDITS, edit_threshold_for
 from shared.errors import BadInput, DilaserveError
 from shared.messages.requests import Request
@@ -67,6 +68,7 @@ class RequestPreparer:
         """
         delivery, arrival = waiting.delivery, waiting.arrival
         message = message or await self._read(delivery.sequence)
+        check_for_canvases(message.request, self._text.card)
         edit_threshold = edit_threshold_for(message.request, self._text.card, self._edit_threshold)
         version = min(self._worker_versions(), default=VERSION)
         field = newer_field(message.request, version, has_edits=edit_threshold < NO_EDITS)

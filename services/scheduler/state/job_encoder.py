@@ -121,6 +121,7 @@ class JobEncoder:
             **arrived.request.own_fields(),
             edit_threshold=arrived.edit_threshold,
             post_steps=int(table.post_steps[row]),
+            block_thresholds=pack_float32(table.entry(row).block_thresholds),
             trace=arrived.trace,
             guesses=arrived.request.guesses,
             end_ids=self._end_ids_of(arrived.request),

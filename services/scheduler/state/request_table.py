@@ -34,6 +34,7 @@ class RequestEntry:
     last_instance: str = ""  # id of the instance that ran the last step
     top_tokens: TopTokenTable | None = None  # of its output; None: its client does not want them
     choices: Float32 | None = None  # the probability of each label, once a step has read them
+    block_thresholds: list[float] = field(default_factory=list)  # of the steps of the current block, with canvases
     placed_on: list[str] = field(default_factory=list)  # ids of instances it was placed on, in the order of first use
 
     @property
@@ -78,6 +79,7 @@ class RequestTable(Columns):
     post_steps: Int32  # of the current block: those that began without masks
     edits: Int32  # changes of tokens that an earlier step had unmasked
     steps: Int32  # done, so also the number of the next step
+    block_steps: Int32  # done of the current block; counted with canvases only
     first_step: Int32  # number of the first step that this scheduler ran
     recompute_steps: Int32
     attempts: Int32  # failed ones of the next step, in which the instance ran it alone or its result was invalid
@@ -116,9 +118,12 @@ class RequestTable(Columns):
     key: Int32  # index of its API key in `keys`
     booked: Float64  # share of the SLO window that its steps left take
 
-    def __init__(self, candidates: int, capacity: int = 64, *, caching: bool = False, exact: bool = False) -> None:
-        """`candidates` is c; `caching` and `exact`: see StepPipeline."""
+    def __init__(
+        self, candidates: int, capacity: int = 64, *, caching: bool = False, exact: bool = False, canvas_steps: int = 0
+    ) -> None:
+        """`candidates` is c; `caching` and `exact`: see StepPipeline; `canvas_steps`: see ModelCard."""
         super().__init__(capacity, c=candidates)
+        self.canvas_steps = canvas_steps
         self.pipeline = StepPipeline(capacity, caching=caching, exact=exact)
         self.outputs = OutputBuffer()
         self.entries: list[RequestEntry | None] = [None] * capacity
@@ -189,7 +194,8 @@ class RequestTable(Columns):
         """Begin the output of a row, which is all masks."""
         pinned = unpack_int32(self.entry(row).arrived.request.pinned)
         self.output_ids(row)[: len(pinned)] = pinned
-        self.post_steps[row] = 0
+        self.post_steps[row] = self.block_steps[row] = 0
+        self.entry(row).block_thresholds.clear()
         self.find_block(row)
         self.estimate_masks_left[row] = self.masks_left[row]
 
@@ -245,9 +251,22 @@ class RequestTable(Columns):
         return left_s
 
     def begins_block(self, rows: Int64) -> Bool:
-        """Whether nothing of the current block is unmasked. Shapes: [n] -> [n]."""
+        """Whether nothing of the current block is unmasked, or drawn. Shapes: [n] -> [n]."""
         begins: Bool = self.block_masks_left[rows] == self.block_masks[rows]
-        return begins
+        return begins & (self.block_steps[rows] == 0) if self.canvas_steps else begins
+
+    def count_canvas_step(self, rows: Int64, thresholds: Float64, ended: Bool) -> Float64:
+        """Note a step of each canvas with its threshold. Returns: of the canvases that it ended, the mean threshold of
+        all their steps. Shapes: [n] each -> [n]."""
+        means = thresholds.copy()
+        self.block_steps[rows] = np.where(ended, 0, self.block_steps[rows] + 1)
+        for i, (row, has_ended) in enumerate(zip(rows.tolist(), ended.tolist(), strict=True)):
+            noted = self.entry(row).block_thresholds
+            noted.append(thresholds.item(i))
+            if has_ended:
+                means[i] = np.mean(noted)
+                noted.clear()
+        return means
 
     def next_recomputes(self, rows: Int64) -> Bool:
         """Whether the next step of each placed, idle row is a recompute step: one on an instance without the state, or

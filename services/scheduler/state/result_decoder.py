@@ -217,6 +217,9 @@ class ResultDecoder:
         if np.count_nonzero(table.has_edits[rows]):
             newly = np.bincount(owner, table.outputs.tokens[at] == MASKED, len(rows)).astype(np.int32)
         stalled = (newly == 0) & (table.block_masks_left[rows] > 0)
+        if table.canvas_steps:  # the last step writes the whole block
+            is_part = (newly > 0) & (newly < table.block_masks_left[rows])
+            stalled = is_part | (stalled & (table.block_steps[rows] + 1 >= table.canvas_steps))
         if np.count_nonzero(stalled):
             refused = np.concatenate([refused, rows[stalled]])
             return self._unmask(received, rows[~stalled], index[~stalled], refused, failures, now_s)
@@ -260,6 +263,10 @@ class ResultDecoder:
         table.attempts[rows] = 0
         table.suspect[rows] = False
         thresholds = pipeline.threshold[rows]
+        at = candidate_of(thresholds, self._thresholds)
+        table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], thresholds)
+        if table.canvas_steps:
+            thresholds = table.count_canvas_step(rows, thresholds, newly > 0)
         threshold_tokens = thresholds * newly
         expected_steps = np.interp(thresholds, self._thresholds, self._steps_per_token) * newly
         table.expected_steps[rows] += expected_steps
@@ -270,10 +277,8 @@ class ResultDecoder:
         learnt = ~table.reads_choice[rows]
         self._totals.learnt_steps += int(np.count_nonzero(learnt))
         self._totals.expected_steps += float(expected_steps[learnt].sum())
-        at = candidate_of(thresholds, self._thresholds)
         table.steps_at[rows, at] += 1
         table.tokens_at[rows, at] += newly
-        table.lowest_threshold[rows] = np.minimum(table.lowest_threshold[rows], thresholds)
         table.state_instance[rows] = table.instance[rows]
         ended: Bool = table.block_masks_left[rows] == 0
         if np.count_nonzero(table.has_edits[rows]):

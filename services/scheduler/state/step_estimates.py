@@ -115,6 +115,7 @@ class StepEstimates:
         """Steps left, and how many of these are recompute steps.
 
         At least one step per block is left, and at most one per mask, or per block of a request with labels; with
+        canvases at most `canvas_steps` per block; with
         edits, at least one more per block, and at most MAX_POST_STEPS. The first step of each block is a recompute step
         unless the cache is exact, and so is a step on an instance without the state; without a cache, all are. Blocks
         that probably never run, because the text ends before them, count by their probability.
@@ -126,6 +127,8 @@ class StepEstimates:
         steps_left -= (table.steps[rows] - table.estimate_step[rows])[:, None]
         np.maximum(steps_left, blocks_left[:, None], out=steps_left)
         most = np.where(table.reads_choice[rows], blocks_left, table.masks_left[rows])
+        if table.canvas_steps:
+            most = np.minimum(most, blocks_left * table.canvas_steps - table.block_steps[rows])
         has_edits = table.has_edits[rows]
         some_edit = bool(np.count_nonzero(has_edits))
         if some_edit:

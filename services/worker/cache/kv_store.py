@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,43 +19,46 @@ MOVED_ENTRIES = 1024  # that one copy moves
 class KvShape(NamedTuple):
     """The keys and values of a model, or of one rank's share of it."""
 
-    layers: int
-    heads: int  # of keys, and as many of values
-    head_dim: int
+    layers: tuple[tuple[int, int], ...]  # of each layer: the rows of an entry (heads of keys and of values), their size
     dtype: torch.dtype
     device: torch.device
 
     @property
     def bytes_per_token(self) -> int:
         """The size of one entry: keys and values in all layers."""
-        return 2 * self.layers * self.heads * self.head_dim * self.dtype.itemsize
+        return sum(rows * size for rows, size in self.layers) * self.dtype.itemsize
 
 
 class KvStore:
-    """Preallocated keys (rotated) and values, side by side: [layers, entries + 1, 2 K, D], with K heads of size D.
+    """Preallocated keys (rotated) and values, side by side: of each layer [entries + 1, 2 K, D], K heads of size D.
 
     The last entry, `padding_entry`, is for the padding of a batch.
     """
 
     def __init__(self, shape: KvShape, entries: int) -> None:
         self.padding_entry = entries
-        sizes = (shape.layers, entries + 1, 2 * shape.heads, shape.head_dim)
-        layers = torch.empty(sizes, dtype=shape.dtype, device=shape.device)
-        layers[:, entries] = 0
-        self._layers = [layers[i] for i in range(len(layers))]
-        self._moving = torch.empty_like(self._layers[0][:MOVED_ENTRIES])
+        new = partial(torch.empty, dtype=shape.dtype, device=shape.device)
+        self._layers: list[Tensor] = [new((entries + 1, *sizes)) for sizes in shape.layers]
+        for layer in self._layers:
+            layer[entries] = 0
+        self._moving: dict[tuple[int, ...], Tensor] = {sizes: new((MOVED_ENTRIES, *sizes)) for sizes in {*shape.layers}}
 
     def write(self, layer: int, entries: Tensor, kv: Tensor) -> Tensor:
         """Returns: all keys and values of the layer. Shapes: entries [T], kv [T, 2 K, D] -> [entries + 1, 2 K, D]."""
         return self._layers[layer].index_copy_(0, entries, kv)
+
+    def read(self, layer: int, entries: Tensor) -> Tensor:
+        """Shapes: entries [T] -> [T, 2 K, D]."""
+        return self._layers[layer].index_select(0, entries)
 
     def move(self, moves: Iterable[Move]) -> None:
         """Copy regions to other entries, in this order. A region may overlap its target, which lies before it, so each
         copy has a buffer. It needs no further memory: a copy that failed half-way could not be repeated."""
         for source, target, length in moves:
             for layer in self._layers:
-                for first in range(0, length, len(self._moving)):
-                    part = self._moving[: length - first]
+                moving = self._moving[layer.shape[1:]]
+                for first in range(0, length, len(moving)):
+                    part = moving[: length - first]
                     part.copy_(layer[source + first : source + first + len(part)])
                     layer[target + first : target + first + len(part)] = part
 

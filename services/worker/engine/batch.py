@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.worker.cache.kv_allocator import Move
+from services.worker.engine.canvas_batch import with_drafts
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch, sampling_table, slices_of
@@ -32,11 +33,18 @@ class Part:
         return self.stop - self.start
 
     def spans(self, *, is_block_causal: bool) -> list[tuple[int, int]]:
-        """The runs of fed tokens that attend to the same keys: the length of each, and the number of its keys."""
+        """The runs of fed tokens that attend to the same keys: the length of each, and the number of its keys. Of a
+        canvas, the last one is its own, and the others are of finished text. They have fixed ends within a request, so
+        that they do not depend on what is fed."""
         if not is_block_causal:
             return [(self.num_tokens, len(self.sequence.canvas))]
-        length = self.sequence.block_length
-        return [(length, start + length) for start in range(self.start, self.stop, length)]
+        sequence, length = self.sequence, self.sequence.block_length
+        if sequence.draft is None:
+            return [(length, start + length) for start in range(self.start, self.stop, length)]
+        prompt = sequence.prompt_length
+        ends = [*range(length, prompt, length), *range(prompt, self.stop + 1, length)]
+        ends = [end for end in ends if end > self.start]
+        return [(end - start, end) for start, end in zip([self.start, *ends], ends, strict=False)]
 
     @property
     def max_tokens(self) -> int:
@@ -45,7 +53,9 @@ class Part:
 
     @property
     def sampling(self) -> Sampling:
-        """Of its tokens; labels are drawn whole."""
+        """Of its tokens; labels are drawn whole. A canvas has its own temperature."""
+        if self.sequence.draft is not None:
+            return Sampling(temperature=self.sequence.draft.temperature)
         return Sampling() if self.sequence.choices else self.sequence.sampling
 
     @property
@@ -58,7 +68,7 @@ class Part:
         sequence.last_step = self.step
         if self.recomputes or self.rebuilds:  # not before: it must be rebuilt again if memory lacks for the step
             sequence.cached_block = self.block
-        if sequence.is_aligned:
+        if sequence.is_exact:
             sequence.exact_tokens = sequence.block_range(self.block)[0]
 
     @property
@@ -90,7 +100,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         write_entries = positions + np.repeat(key_starts, lengths)
     constrained, allowed = _allowed(parts, counts)
     scored_rows, scored_tokens = _scored(parts, counts)
-    return ForwardBatch(
+    batch = ForwardBatch(
         tokens=np.concatenate([part.sequence.canvas[part.start : part.stop] for part in parts]).astype(np.int64),
         positions=positions,
         lengths=np.array([length for own in spans for length, _ in own], dtype=np.int64),
@@ -114,6 +124,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         scored_rows=scored_rows,
         scored_tokens=scored_tokens,
     )
+    return with_drafts(batch, parts, [len(own) for own in spans]) if config.canvas else batch
 
 
 def _changes(parts: Sequence[Part], counts: Int64, config: ModelConfig) -> list[LogitChanges]:

@@ -35,6 +35,8 @@ class CacheMode(enum.StrEnum):
 
 def modes_of(config: ModelConfig) -> tuple[CacheMode, ...]:
     """The caches with which the model can be served."""
+    if config.canvas:
+        return (CacheMode.BLOCK,)
     if config.is_block_causal:
         return CacheMode.NONE, CacheMode.BLOCK
     return CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL

@@ -176,6 +176,9 @@ class Engine:
         self._report.fail(ticket, f"the instance cannot serve this request: {error!r}")
 
     def _run_batch(self, parts: list[Part], batch: ForwardBatch) -> StepOutcome:
+        if any(part.sequence.thresholds_to_repeat for part in parts):
+            parts = self._repeat_steps(parts)
+            batch = pack(parts, self.config)
         self._rebuild_caches([part for part in parts if part.rebuilds])
         batches = self._read(parts, replace(batch, moves=self._cache.take_moves()))
         for ran in batches:
@@ -197,6 +200,20 @@ class Engine:
             self._fault(parts[0].sequence.ticket, error)
             return []
         return [ran]
+
+    def _repeat_steps(self, parts: list[Part]) -> list[Part]:
+        """Run the steps that the current canvases of requests had elsewhere, so that they have the same drafts here."""
+        return [self._repeat_steps_of(part) for part in parts]
+
+    def _repeat_steps_of(self, part: Part) -> Part:
+        sequence, left = part.sequence, part.sequence.thresholds_to_repeat
+        while left:
+            ran = self._runner.run(pack([part], self.config, self._cache.take_moves()))
+            assert sequence.draft is not None, "it is fed"
+            sequence.draft = sequence.draft.after(ran, slice(None), left[0])
+            left.pop(0)
+            part = replace(part, start=sequence.block_range(part.block)[0])  # the text before it is cached now
+        return part
 
     def _rebuild_caches(self, parts: list[Part]) -> None:
         """Fill the caches of requests that moved here within a block. The predictions are those of an earlier step."""
@@ -242,6 +259,7 @@ class Engine:
         """The job's part of the batch; None while the request waits for its pattern or for room in the cache."""
         if (sequence.pattern and sequence.constraint is None) or not self._cache.reserve(sequence, job.block):
             return None
+        sequence.begin_draft(job.block, self.config.vocab_size)
         return part_for(job, sequence, self.mode, self.config)
 
     def _runnable(self, job: StepJob) -> SequenceState | None:

@@ -62,7 +62,7 @@ class KvReservations:
         assert start is not None, "the free entries are side by side"
         sequence.kv_start = start
         self._holders[start] = sequence
-        if sequence.is_aligned:
+        if sequence.is_exact:
             loads = self.prefixes.load(self._names(sequence, sequence.block_range(block)[0]), start)
             loaded = sum(load.length for load in loads)
             sequence.exact_tokens = sequence.loaded_tokens = sequence.stored_tokens = loaded

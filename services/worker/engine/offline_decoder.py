@@ -123,7 +123,7 @@ class Decode:
         """The request at its start."""
         prompt, length = self.request.prompt_ids, self.output_length
         if config.is_block_causal:
-            length += -(len(prompt) + length) % self.block_length
+            length += -(config.is_aligned * len(prompt) + length) % self.block_length
         return RequestState(
             ticket=ticket,
             request_id=self.request.id,

@@ -10,6 +10,20 @@ from shared.messages.requests import Guesses
 from shared.messages.steps import StepTopTokens
 
 
+def read_drafts(ran: RanBatch) -> None:
+    """The next drafts of canvases. Where the step ends the block, all predictions are selected."""
+    entropies = ran.predictions.entropies
+    if entropies is None:
+        return
+    drafts = []
+    for part, rows in ran.rows:
+        assert part.sequence.draft is not None, "it was fed"
+        draft = part.sequence.draft.after(ran.predictions, rows, part.threshold)
+        ran.predictions.selected[rows] = draft.has_ended(entropies[rows])
+        drafts.append(draft)
+    ran.drafts = drafts
+
+
 def read_top_tokens(ran: RanBatch) -> None:
     """The most probable tokens at the positions that the step wrote."""
     top = ran.predictions.top
@@ -46,4 +60,4 @@ def read_provisional_tokens(ran: RanBatch) -> None:
             ran.report.provisional.append((sequence.request_id, message))
 
 
-READERS = (read_choices, choose_tokens, read_top_tokens, read_provisional_tokens)  # in this order
+READERS = (read_choices, read_drafts, choose_tokens, read_top_tokens, read_provisional_tokens)  # in this order

@@ -116,6 +116,7 @@ def _run(runner: ModelRunner) -> TokenPredictions:
 
 
 def _parts(config: ModelConfig) -> list[Part]:
+    """Half a prompt and a block of masks each; of a model that denoises canvases, a canvas alone."""
     length = min(PROMPT + BLOCK, config.max_length)
     block = min(BLOCK, length // 2)
     random = np.random.default_rng(0)
@@ -123,7 +124,14 @@ def _parts(config: ModelConfig) -> list[Part]:
     canvases[canvases == config.mask_token_id] = (config.mask_token_id + 1) % config.vocab_size
     canvases[:, -block:] = config.mask_token_id
     unknown = np.full(block, np.nan, dtype=np.float32)
-    sequences = [SequenceState(i, length - block, block, canvas, unknown, seed=i) for i, canvas in enumerate(canvases)]
+    if config.canvas:
+        canvases, length = canvases[:, -block:], block
+    sequences = [
+        SequenceState(i, length - block, block, canvas, unknown, seed=i, rules=config.canvas)
+        for i, canvas in enumerate(canvases)
+    ]
+    for sequence in sequences:
+        sequence.begin_draft(0, config.vocab_size)
     return [Part(sequence, 0, 0, 0, length) for sequence in sequences]
 
 

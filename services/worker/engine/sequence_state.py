@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from services.worker.engine.canvas_draft import CanvasDraft
 from services.worker.model.families import ModelConfig
+from services.worker.model.families.config import CanvasRules
 from services.worker.model.logit_changes import RequestChanges
 from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.state_sets import StateSets
@@ -43,7 +45,8 @@ class SequenceState:
     wants_provisional: bool = False  # whether its client wants provisional tokens
     kv_start: int = NO_REGION  # the first of its cache entries, one per token of the canvas
     cached_block: int = -1  # the block whose recompute step filled the cache
-    is_aligned: bool = False  # its blocks lie on a grid of absolute positions, as those of block-causal models
+    is_aligned: bool = False  # its blocks lie on a grid of absolute positions
+    is_exact: bool = False  # its finished blocks have exact keys and values, as those of block-causal models
     # Of a block-causal model, numbers of the canvas's first tokens:
     exact_tokens: int = 0  # their keys and values are cached and do not change again
     loaded_tokens: int = 0  # their keys and values were copied from the prefix cache
@@ -59,6 +62,9 @@ class SequenceState:
     end_ids: Int32 = field(default_factory=lambda: NO_IDS)  # tokens that end the text
     changes: RequestChanges | None = None  # by penalties and a bias; labels are drawn without them
     choices: Sequence[Int32] = ()  # the tokens of each label, one of which is its text; empty: any text
+    rules: CanvasRules | None = None  # of a model that denoises canvases
+    draft: CanvasDraft | None = None  # of its current block, once that has begun here
+    thresholds_to_repeat: list[float] = field(default_factory=list)  # of that block's steps, which ran elsewhere
 
     @property
     def output(self) -> Int32:
@@ -79,6 +85,12 @@ class SequenceState:
         known = np.flatnonzero(pinned != FREE)
         tokens[self.block_length - (stop - start) + known] = pinned[known]
         return tokens
+
+    def begin_draft(self, block: int, vocab_size: int) -> None:
+        """Have the draft of the current block, if the model denoises canvases."""
+        positions = np.arange(*self.block_range(block), dtype=np.int64)
+        if self.rules and (self.draft is None or self.draft.positions[0] != positions[0]):
+            self.draft = CanvasDraft.begin(self.rules, vocab_size, self.seed, positions)
 
     @property
     def edits(self) -> bool:
@@ -130,7 +142,7 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
     """A new state from a message. Raises: BadInput, which names the invalid field."""
     canvas, end_ids = _int32(state.canvas, "canvas").copy(), _int32(state.end_ids, "end_ids")
     _check_lengths(state, len(canvas), config)
-    if canvas.min() < 0 or canvas.max() >= config.vocab_size:
+    if canvas.min() < 0 or ((canvas >= config.vocab_size) & (canvas != config.mask_token_id)).any():
         raise BadInput(f"token ids must be in 0..{config.vocab_size - 1}", "canvas")
     if not -(2**63) <= state.seed < 2**63:
         raise BadInput(f"seed must fit in 64 bits, got {state.seed}", "seed")
@@ -167,17 +179,23 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         pinned=pinned,
         text_tokens=min(state.text_tokens or len(canvas), len(canvas) - state.prompt_length),
         salt=state.salt,
-        is_aligned=config.is_block_causal,
+        is_aligned=config.is_aligned,
+        is_exact=config.is_block_causal,
+        rules=config.canvas,
+        thresholds_to_repeat=unpack_float32(state.block_thresholds).tolist(),
     )
 
 
 def _check_lengths(state: RequestState, length: int, config: ModelConfig) -> None:
     """Raises: BadInput unless prompt, output and blocks fit together and into the model."""
-    output_length, block_length, is_aligned = length - state.prompt_length, state.block_length, config.is_block_causal
+    output_length, block_length, is_aligned = length - state.prompt_length, state.block_length, config.is_aligned
     if state.prompt_length < 1:
         raise BadInput(f"prompt_length must be at least 1, got {state.prompt_length}", "prompt_length")
     if block_length < 1:
         raise BadInput(f"block_length must be at least 1, got {block_length}", "block_length")
+    if config.canvas and block_length != config.block_length:
+        message = f"{config.family} models have blocks of {config.block_length} tokens, got {block_length}"
+        raise BadInput(message, "block_length")
     start = first_block_start(state.prompt_length, block_length, is_aligned=is_aligned)
     if output_length < 1 or (length - start) % block_length:
         end = f" after a prompt of {state.prompt_length}" if is_aligned else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.worker.engine.batch import Part
+from services.worker.engine.canvas_draft import CanvasDraft
 from services.worker.engine.confidence_stats import summarize
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.forward_batch import ForwardBatch, slices_of
@@ -114,6 +115,7 @@ class RanBatch:
     report: StepReport = field(default_factory=StepReport)
     chosen: Bool = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))  # [R], once `choose_tokens` has run
     outcome: StepOutcome = NO_OUTCOME  # likewise
+    drafts: Sequence[CanvasDraft] = ()  # of the parts, once `read_drafts` has run; empty: no canvases
 
     @property
     def rows(self) -> Iterator[tuple[Part, slice]]:
@@ -147,6 +149,8 @@ def choose_tokens(ran: RanBatch) -> None:
 def write_tokens(ran: RanBatch) -> None:
     """Write the chosen tokens and their confidences to the sequences, which this modifies."""
     batch, predictions = ran.batch, ran.predictions
+    for part, draft in zip(ran.parts, ran.drafts, strict=False):
+        part.sequence.draft = draft
     for part, rows in ran.rows:
         sequence, written = part.sequence, rows.start + np.flatnonzero(ran.chosen[rows])
         positions = batch.candidates[written]

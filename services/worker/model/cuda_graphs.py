@@ -29,8 +29,12 @@ SIZES = (1, 2, 4, 8, 16)  # requests of a batch
 
 
 def can_capture(kernel: str, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a step with this kernel of attention runs without reads from the host."""
-    return kernel not in READS_ON_HOST and (config.experts is None or groups_on_device(device, dtype))
+    """Whether a step with this kernel of attention runs without reads from the host, and reads no canvas."""
+    return (
+        config.canvas is None
+        and kernel not in READS_ON_HOST
+        and (config.experts is None or groups_on_device(device, dtype))
+    )
 
 
 def size_for(batch: ForwardBatch) -> int | None:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from services.worker.cache.kv_store import KvShape
 from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import ModelConfig
+from services.worker.model.families.config import AttentionShape
 
 
 class Attend(Protocol):
@@ -38,21 +39,21 @@ class Shard:
     rank: int = 0
     size: int = 1
 
-    def kv_heads(self, config: ModelConfig) -> tuple[int, int]:
+    def kv_heads(self, shape: AttentionShape) -> tuple[int, int]:
         """The first of this rank's key/value heads, and their number. A head that several ranks use is on each."""
-        return self.rank * config.num_kv_heads // self.size, max(1, config.num_kv_heads // self.size)
+        return self.rank * shape.num_kv_heads // self.size, max(1, shape.num_kv_heads // self.size)
 
     def check(self, config: ModelConfig) -> None:
         """Raises: ValueError if the model cannot be split into this number of ranks."""
-        kv_heads = config.num_kv_heads
         splits = {"heads": config.num_heads, "MLP columns": config.mlp_width, "vocabulary rows": config.vocab_size}
         if config.experts:
             splits |= {"experts": config.experts.count, "shared experts' columns": config.experts.shared_width}
         for unit, number in splits.items():
             if number % self.size:
                 raise ValueError(f"tensor-parallel degree {self.size} does not divide the model's {number} {unit}")
-        if kv_heads % self.size and self.size % kv_heads:
-            raise ValueError(f"tensor-parallel degree {self.size} does not fit {kv_heads} key/value heads")
+        for kv_heads in {config.attention(layer).num_kv_heads for layer in range(config.num_layers)}:
+            if kv_heads % self.size and self.size % kv_heads:
+                raise ValueError(f"tensor-parallel degree {self.size} does not fit {kv_heads} key/value heads")
 
 
 WHOLE = Shard()
@@ -93,7 +94,7 @@ class Layer(nn.Module):
         super().__init__()
         self.index = index
         self.reduce, self.is_whole = reduce, shard.size == 1
-        kv_heads = shard.kv_heads(config)[1]
+        kv_heads = shard.kv_heads(config.attention(index))[1]
         self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
         self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
         self.attn_norm = RMSNorm(config.width, config.norm_eps)
@@ -138,6 +139,8 @@ class PackedDecoder(nn.Module):
     Source: the published modelling files of the families.
     """
 
+    layer_type: type[nn.Module] = Layer
+
     def __init__(self, config: ModelConfig, shard: Shard = WHOLE, reduce: Reduce = lambda x: x) -> None:
         super().__init__()
         shard.check(config)
@@ -146,7 +149,7 @@ class PackedDecoder(nn.Module):
         # Empty, since initializing it on the meta device would make torch import its compiler, which takes a second.
         rows = torch.empty(config.vocab_size, config.width)
         self.embed: nn.Embedding = nn.Embedding.from_pretrained(rows, freeze=False)  # type: ignore[no-untyped-call]
-        self.layers = nn.ModuleList(Layer(index, config, shard, reduce) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(self.layer_type(index, config, shard, reduce) for index in range(config.num_layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head_rows = config.vocab_size // shard.size
         self.head: nn.Module | None = None if config.tied_head else nn.Linear(config.width, self.head_rows, bias=False)
@@ -160,7 +163,7 @@ class PackedDecoder(nn.Module):
         """
         if self._turns is None or self._turns.device != tokens.device:
             every = torch.arange(self.config.max_length, device=tokens.device)
-            self._turns = rope_turns(every, self.config.rotary_dim, self.config.rope_base)
+            self._turns = rope_turns(every, self.config.attention(0))
         turns = self._turns.index_select(0, positions)
         x = self.embed(tokens)  # [T, W]
         last = len(self.layers) - 1
@@ -184,9 +187,9 @@ class PackedDecoder(nn.Module):
     @property
     def kv_shape(self) -> KvShape:
         """The shape of the keys and values of this rank."""
-        config, weight = self.config, self.embed.weight
-        heads = self.shard.kv_heads(config)[1]
-        return KvShape(config.num_layers, heads, config.head_dim, weight.dtype, weight.device)
+        shapes = [self.config.attention(layer) for layer in range(self.config.num_layers)]
+        sizes = tuple((2 * self.shard.kv_heads(shape)[1], shape.head_dim) for shape in shapes)
+        return KvShape(sizes, self.embed.weight.dtype, self.embed.weight.device)
 
     @property
     def first_token(self) -> int:
@@ -194,10 +197,10 @@ class PackedDecoder(nn.Module):
         return self.shard.rank * self.head_rows
 
 
-def rope_turns(positions: Tensor, rotary_dim: int, base: float) -> Tensor:
+def rope_turns(positions: Tensor, shape: AttentionShape) -> Tensor:
     """The rotation of each position's pairs, as complex64 numbers. Shapes: positions [T] -> [T, 1, rotary_dim / 2]."""
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
-    angles = torch.outer(positions.float(), 1.0 / base**exponents)  # [T, rotary_dim / 2]
+    exponents = torch.arange(0, shape.rotary_dim, 2, dtype=torch.float32, device=positions.device) / shape.rope_span
+    angles = torch.outer(positions.float(), 1.0 / shape.rope_base**exponents)  # [T, rotary_dim / 2]
     return torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
 
 

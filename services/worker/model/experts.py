@@ -3,6 +3,7 @@
 Shape letters: T tokens, W width, E experts, k experts of a token.
 """
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -11,6 +12,9 @@ from torch.nn import functional as F
 
 from services.worker.model.families.config import Experts
 from services.worker.model.row_padding import pad_rows
+
+Activation = Callable[[Tensor], Tensor]
+"""Of a gated MLP: any shape -> the same."""
 
 
 class Router(nn.Module):
@@ -42,38 +46,32 @@ class ExpertWeights(nn.Module):
 class RankExperts(nn.Module):
     """The gated MLPs of the experts of this rank."""
 
-    def __init__(self, width: int, count: int, columns: int) -> None:
+    def __init__(self, width: int, count: int, columns: int, activation: Activation) -> None:
         super().__init__()
+        self.activation = activation
         self.gate_up = ExpertWeights(count, 2 * columns, width)
         self.down = ExpertWeights(count, width, columns)
 
     def run(self, expert: int, x: Tensor) -> Tensor:
         """Shapes: x [n, W] -> [n, W]."""
         gate, up = F.linear(pad_rows(x), self.gate_up.weight[expert]).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, self.down.weight[expert])[: len(x)]
+        return F.linear(self.activation(gate) * up, self.down.weight[expert])[: len(x)]
 
     def run_all(self, x: Tensor, ends: Tensor) -> Tensor:
         """Rows sorted by expert; `ends`: int32 [experts], the end of each one's. Shapes: x [n, W] -> [n, W]."""
         gate, up = F.grouped_mm(x, self.gate_up.weight.mT, offs=ends).chunk(2, dim=-1)
-        return F.grouped_mm(F.silu(gate) * up, self.down.weight.mT, offs=ends)
+        return F.grouped_mm(self.activation(gate) * up, self.down.weight.mT, offs=ends)
 
 
-class ExpertMlp(nn.Module):
-    """The experts of one rank, which are split evenly over the ranks, and its columns of the shared expert."""
+class RoutedExperts(nn.Module):
+    """The experts of one rank, which are split evenly over the ranks."""
 
-    def __init__(self, width: int, experts: Experts, shared: nn.Module, rank: int, ranks: int) -> None:
+    def __init__(self, width: int, experts: Experts, rank: int, ranks: int, activation: Activation = F.silu) -> None:
         super().__init__()
         self.shape = experts
         count = experts.count // ranks
         self.first, self.count = rank * count, count
-        self.router = Router(width, experts)
-        self.experts = RankExperts(width, count, experts.width)
-        self.shared = shared
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shapes: x [T, W] -> [T, W], to be summed over the ranks."""
-        chosen, weights = choose_experts(self.router.scores(x), self.router.expert_bias, self.shape)  # [T, k] each
-        return self.mix(x, chosen, weights, self.shared(x))
+        self.experts = RankExperts(width, count, experts.width, activation)
 
     def mix(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor) -> Tensor:
         """Add this rank's experts to `mixed`, perhaps in place.
@@ -114,6 +112,20 @@ class ExpertMlp(nn.Module):
             found = self.experts.run(expert, x[tokens])
             mixed.index_add_(0, tokens, found * weights[pairs].unsqueeze(1).to(found.dtype))
         return mixed
+
+
+class ExpertMlp(RoutedExperts):
+    """The experts of one rank, and its columns of the shared expert."""
+
+    def __init__(self, width: int, experts: Experts, shared: nn.Module, rank: int, ranks: int) -> None:
+        super().__init__(width, experts, rank, ranks)
+        self.router = Router(width, experts)
+        self.shared = shared
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: x [T, W] -> [T, W], to be summed over the ranks."""
+        chosen, weights = choose_experts(self.router.scores(x), self.router.expert_bias, self.shape)  # [T, k] each
+        return self.mix(x, chosen, weights, self.shared(x))
 
 
 def has_grouped_products(device: torch.device, dtype: torch.dtype) -> bool:

@@ -1,5 +1,7 @@
 """The batch that needs the most memory, and the memory that it needs. On CUDA, the KV cache gets what it leaves."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -20,7 +22,7 @@ def largest_batch(config: ModelConfig, tokens: int, requests: int) -> ForwardBat
     span = block if config.is_block_causal else length  # tokens that attend to the same keys
     fed, request = np.arange(count * length).reshape(count, length), np.arange(count)
     last_block = fed[:, -block:].flatten()
-    return ForwardBatch(
+    batch = ForwardBatch(
         tokens=np.full(count * length, config.mask_token_id),
         positions=fed.flatten() % length,
         lengths=np.full(count * length // span, span),
@@ -35,6 +37,21 @@ def largest_batch(config: ModelConfig, tokens: int, requests: int) -> ForwardBat
         sampling=sampling_table([Sampling(temperature=1.0, top_p=0.9)] * count),
         seeds=request,
         steps=request,
+    )
+    return _canvases(batch, count, block) if config.canvas else batch
+
+
+def _canvases(batch: ForwardBatch, count: int, block: int) -> ForwardBatch:
+    """The batch of a model that denoises canvases: their tokens last, with keys of their own, as there is no cache."""
+    num_text = len(batch.tokens) - count * block
+    own = num_text + block * np.arange(count)
+    return replace(
+        batch,
+        tokens=np.zeros_like(batch.tokens),
+        key_starts=np.append(np.zeros(len(batch.lengths) - count, dtype=np.int64), own),
+        key_lengths=np.append(batch.lengths[: len(batch.lengths) - count], np.full(count, block)),
+        rows=num_text + np.arange(count * block),
+        num_text_spans=len(batch.lengths) - count,
     )
 
 

@@ -18,14 +18,18 @@ def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> It
     """The forward's collectives after the first `num_done`: whether each is a sum or a gather, and this rank's values.
 
     A forward sums attention and MLP of each layer, gathers the logits if a row is truncated, the highest logits and
-    those of labels if clients want them, and the tokens.
+    those of labels if clients want them, the mean embeddings of canvases, and the tokens.
     """
     config, count = runner.config, len(batch.rows)
     fed, kept = (len(batch.tokens), config.width), (max(count, MIN_ROWS), config.width)
-    sums = [fed] * (2 * config.num_layers - 2) + [kept] * 2
+    sums = list[tuple[int, ...]]([fed] * (2 * config.num_layers - 2) + [kept] * 2)
+    if config.canvas:  # the dense part and the experts of a layer side by side
+        kept = count, config.width
+        sums = [*[fed, (2, *fed)] * (config.num_layers - 1), kept, (2, *kept)]
     for summed in sums[num_done:]:
         yield True, torch.zeros(summed, dtype=runner.dtype, device=runner.device)
-    gathers: list[tuple[int, ...]] = [(count, runner.decoder.head_rows)] if len(truncated_rows(batch)) else []
+    is_truncated = len(truncated_rows(batch)) and not config.canvas
+    gathers: list[tuple[int, ...]] = [(count, runner.decoder.head_rows)] if is_truncated else []
     dtypes = [runner.dtype] * len(gathers)
     if num_top := len(rows_with_top_tokens(batch)):
         gathers.append((2, num_top, int(batch.top_logprobs.max())))
@@ -33,9 +37,13 @@ def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> It
     if num_scored := len(batch.scored_rows):
         gathers.append((num_scored,))
         dtypes.append(torch.float64)
+    if config.canvas:
+        gathers.append(kept)
+        dtypes.append(runner.dtype)
     for shape, dtype in list(zip(gathers, dtypes, strict=True))[max(0, num_done - len(sums)) :]:
         yield False, torch.zeros(shape, dtype=dtype, device=runner.device)
     if num_done <= len(sums) + len(gathers):
-        best = torch.zeros((4, count), dtype=torch.float64, device=runner.device)  # as `best_of` returns
-        best[2] = NO_TOKEN
+        # As `best_of` or `read_canvas` returns
+        best = torch.zeros((6 if config.canvas else 4, count), dtype=torch.float64, device=runner.device)
+        best[3 if config.canvas else 2] = NO_TOKEN
         yield False, best

@@ -12,6 +12,7 @@ import torch
 
 from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.attention import kernel_name
+from services.worker.model.canvas_runner import new_runner
 from services.worker.model.cpu_linear import pack_for_cpu
 from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.model.families import read_config
@@ -146,7 +147,7 @@ def _load_rank(
     pack_for_cpu(decoder)
     cache_tokens = _num_cache_tokens(cache_size, decoder, group, kernel)
     try:
-        return Runner(decoder, cache_tokens, group.gather if group else None, kernel)
+        return new_runner(decoder, cache_tokens, group.gather if group else None, kernel)
     except RuntimeError as error:  # torch's error for too little memory on a CPU
         if decoder.embed.weight.device.type != "cpu" and not isinstance(error, torch.OutOfMemoryError):
             raise
@@ -179,7 +180,7 @@ def _forward_bytes(size: CacheSize, decoder: PackedDecoder, group: RankGroup | N
     """The memory of the largest iteration, which the cache must leave free; on a CPU, it has a share of its own."""
     if decoder.embed.weight.device.type != "cuda":
         return 0
-    runner = Runner(decoder, 0, group.gather if group else None, kernel)
+    runner = new_runner(decoder, 0, group.gather if group else None, kernel)
     try:
         return forward_bytes(runner, largest_batch(decoder.config, size.batch_tokens, size.requests), group)
     except torch.OutOfMemoryError:

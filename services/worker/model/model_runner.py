@@ -35,6 +35,8 @@ class TokenPredictions:
     selected: Bool  # whether the step writes the token
     top: "TopPredictions | None" = None  # None: no request wants them
     scored: Float64 | None = None  # [Q], log-probabilities of the batch's scored tokens; None: it has none
+    drawn: Int64 | None = None  # of canvases: a token drawn for each place, where `tokens` has the most probable one
+    entropies: Float64 | None = None  # of canvases: of each place, in nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Runner:
         found = [chosen] if top is None else [chosen, combine_top(top, total_of(parts)[rows_of_top])]
         if scored is not None:
             found.append((scored - total_of(parts)[rows_of_labels]).unsqueeze(0))
-        tokens, confidences, selected, *others = _to_host(found)
+        tokens, confidences, selected, *others = to_host(found)
         if self._gather and tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
         logprobs = others.pop() if scored is not None else None
@@ -216,7 +218,7 @@ def rows_with_top_tokens(batch: ForwardBatch) -> Int64:
     return np.flatnonzero((batch.top_logprobs > 0).repeat(batch.counts))
 
 
-def _to_host(found: Sequence[Tensor]) -> list[Float64]:
+def to_host(found: Sequence[Tensor]) -> list[Float64]:
     """The rows of each of these tensors, copied at once: the step's only synchronisation."""
     if len(found) == 1:
         return list(found[0].cpu().numpy())

@@ -124,9 +124,13 @@ def _best_of_rows(
 def gumbel(noise: Noise, tokens: Tensor) -> Tensor:
     """Standard Gumbel numbers, float64 [R, V]: argmax(logits / T + these) draws from softmax(logits / T)."""
     row = mix(mix(mix(noise.seed) + noise.step) + noise.position)  # [R]
-    bits = mix(row.unsqueeze(1) + mix(tokens)) >> 12 & ((1 << 52) - 1)  # [R, V]
-    uniform = (bits.double() + 0.5) * 2.0**-52  # in (0, 1); one more bit, and the largest would round to 1
-    return -torch.log(-torch.log(uniform))
+    return -torch.log(-torch.log(unit_interval(mix(row.unsqueeze(1) + mix(tokens)))))
+
+
+def unit_interval(bits: Tensor) -> Tensor:
+    """64 random bits as numbers in (0, 1), float64. Any shape -> the same."""
+    kept = bits >> 12 & ((1 << 52) - 1)
+    return (kept.double() + 0.5) * 2.0**-52  # one more bit, and the largest would round to 1
 
 
 def mix(x: Tensor) -> Tensor:

@@ -16,12 +16,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from services.worker.model.canvas_decoder import CanvasDecoder
 from services.worker.model.decoder import WHOLE, PackedDecoder, Reduce, Shard
 from services.worker.model.families import FAMILIES, ModelConfig, read_config
+from services.worker.model.families.config import AttentionShape
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 DERIVED = ".rotary_emb.inv_freq"  # some files store it; it follows from the configuration
+OF_IMAGES = (".vision_tower.", ".embed_vision.")  # not needed for texts
 TIED_ROWS = 4096  # compared at once
 
 
@@ -53,6 +56,11 @@ class WeightTarget:
         published[self.part] = rows if self.order is None else rows[self.order]
 
 
+def new_decoder(config: ModelConfig, shard: Shard = WHOLE, reduce: Reduce = lambda x: x) -> PackedDecoder:
+    """The decoder of a model's family, or one rank's share of it."""
+    return (CanvasDecoder if config.canvas else PackedDecoder)(config, shard, reduce)
+
+
 def weight_targets(decoder: PackedDecoder) -> dict[str, list[WeightTarget]]:
     """The places in the decoder of every published parameter, by its published name."""
     family, targets = FAMILIES[decoder.config.family], defaultdict[str, list[WeightTarget]](list)
@@ -65,23 +73,27 @@ def weight_targets(decoder: PackedDecoder) -> dict[str, list[WeightTarget]]:
                 _split(rows, 0, decoder.first_token, decoder.config.vocab_size) if is_split else _whole(rows)
             )
             continue
-        _, index, module = module.split(".", 2)
-        published = [f"{family.layer_prefix}.{index}.{part}.{kind}" for part in family.layer_names[module]]
-        for part, target in _layer_targets(module, rows, published, decoder):
+        _, index, own = name.split(".", 2)
+        if own in family.layer_names:
+            published = [part.replace("{layer}", index) for part in family.layer_names[own]]
+        else:
+            module = own.removesuffix(f".{kind}")
+            published = [f"{family.layer_prefix}.{index}.{part}.{kind}" for part in family.layer_names[module]]
+        for part, target in _layer_targets(own, int(index), rows, published, decoder):
             targets[part].append(target)
     return dict(targets)
 
 
 def _layer_targets(
-    module: str, rows: Tensor, published: list[str], decoder: PackedDecoder
+    own: str, layer: int, rows: Tensor, published: list[str], decoder: PackedDecoder
 ) -> Iterator[tuple[str, WeightTarget]]:
-    """The published names and places of one parameter of a layer."""
-    config, rank, size = decoder.config, decoder.shard.rank, decoder.shard.size
-    match module.removeprefix("mlp."):
+    """The published names and places of one parameter of a layer, whose name within the layer is `own`."""
+    shape, rank, size = decoder.config.attention(layer), decoder.shard.rank, decoder.shard.size
+    match own.rpartition(".")[0].removeprefix("mlp."):
         case "qkv":
-            yield from _qkv_targets(rows, published, decoder)
+            yield from _qkv_targets(rows, published, decoder, shape)
         case "q_norm" | "k_norm":
-            yield published[0], WeightTarget(rows, tuple(rows.shape), (0,), _pair_order(1, config))
+            yield published[0], WeightTarget(rows, tuple(rows.shape), (0,), _pair_order(1, shape))
         case "gate_up" | "shared.gate_up":
             for part, half in zip(published, rows.chunk(2), strict=True):
                 yield part, _split(half, 0, rank * len(half), size * len(half))
@@ -92,26 +104,33 @@ def _layer_targets(
             for index, matrix in enumerate(rows, rank * len(rows)):
                 for part, half in zip(published, matrix.chunk(len(published)), strict=True):
                     yield part.format(index), _whole(half)
+        case "moe.experts.gate_up" | "moe.experts.down":
+            yield published[0], _split(rows, 0, rank * len(rows), size * len(rows))
         case _:
             yield published[0], _whole(rows)
 
 
-def _qkv_targets(rows: Tensor, published: list[str], decoder: PackedDecoder) -> Iterator[tuple[str, WeightTarget]]:
-    """Query, key and value: published as three parameters, or as one with all rows of the query first."""
-    config, shard, head = decoder.config, decoder.shard, decoder.config.head_dim
-    first_kv, kv_heads = shard.kv_heads(config)
+def _qkv_targets(
+    rows: Tensor, published: list[str], decoder: PackedDecoder, shape: AttentionShape
+) -> Iterator[tuple[str, WeightTarget]]:
+    """Query, key and value: published as three parameters, or as one with all rows of the query first. The value may be
+    the key, whose parameter then has two places."""
+    config, shard, head = decoder.config, decoder.shard, shape.head_dim
+    first_kv, kv_heads = shard.kv_heads(shape)
     q_heads = config.num_heads // shard.size
+    if shape.keys_are_values:
+        published = [*published[:2], published[1]]
     parts = [  # heads here, the first of them, heads in all, whether they are rotated
         (q_heads, shard.rank * q_heads, config.num_heads, True),
-        (kv_heads, first_kv, config.num_kv_heads, True),
-        (kv_heads, first_kv, config.num_kv_heads, False),
+        (kv_heads, first_kv, shape.num_kv_heads, True),
+        (kv_heads, first_kv, shape.num_kv_heads, False),
     ]
     all_heads, before, start = sum(part[2] for part in parts), 0, 0
     for index, (heads, first, total, is_rotated) in enumerate(parts):
         is_one = len(published) == 1
         name, offset, length = (published[0], before, all_heads) if is_one else (published[index], 0, total)
         own = rows[start : start + heads * head]
-        order = _pair_order(heads, config) if is_rotated else None
+        order = _pair_order(heads, shape) if is_rotated else None
         yield name, _split(own, 0, (offset + first) * head, length * head, order)
         before, start = before + total, start + heads * head
 
@@ -127,13 +146,16 @@ def _split(rows: Tensor, axis: int, first: int, length: int, order: Tensor | Non
     return WeightTarget(rows, tuple(shape), tuple(start), order)
 
 
-def _pair_order(heads: int, config: ModelConfig) -> Tensor:
-    """The row here of each published row of these heads. Published, the two of a rotated pair are half the rotated
-    dimensions apart; here they are neighbours, as `rotate_` expects."""
-    rotated = torch.arange(config.rotary_dim, device="cpu").view(-1, 2).T.flatten()
-    head = torch.cat((rotated, torch.arange(config.rotary_dim, config.head_dim, device="cpu")))
-    starts = torch.arange(heads, device="cpu") * config.head_dim
-    return (starts.unsqueeze(1) + head).flatten()
+def _pair_order(heads: int, shape: AttentionShape) -> Tensor:
+    """The row here of each published row of these heads. Published, the two of a rotated pair are half of `rope_span`
+    apart; here they are neighbours, as `rotate_` expects, and before the dimensions that are not rotated."""
+    half, pairs = shape.rope_span // 2, shape.rotary_dim // 2
+    dimension = torch.arange(shape.head_dim, device="cpu")
+    is_rotated = (dimension < shape.rope_span) & (dimension % half < pairs)
+    order = torch.where(is_rotated, 2 * (dimension % half) + dimension // half, 0)
+    order[~is_rotated] = torch.arange(shape.rotary_dim, shape.head_dim, device="cpu")
+    starts = torch.arange(heads, device="cpu") * shape.head_dim
+    return (starts.unsqueeze(1) + order).flatten()
 
 
 def check_weights(directory: Path) -> None:
@@ -142,14 +164,14 @@ def check_weights(directory: Path) -> None:
     Raises: ValueError, one line, for a missing, unknown or mis-shaped parameter or an unreadable file.
     """
     with torch.device("meta"):
-        decoder = PackedDecoder(read_config(directory))
+        decoder = new_decoder(read_config(directory))
     missing, family = weight_targets(decoder), FAMILIES[decoder.config.family]
     tied = {f"{family.outer_names[part]}.weight": part for part in ("embed", "head") if decoder.head is None}
     places: dict[str, Path] = {}
     for path, name, file in _parameters(directory):
         if name in tied:
             places[tied[name]] = path
-        if name.endswith(DERIVED) or tied.get(name) == "head":
+        if name.endswith(DERIVED) or tied.get(name) == "head" or any(part in name for part in OF_IMAGES):
             continue
         if name not in missing:
             raise ValueError(f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model")
@@ -205,7 +227,7 @@ def empty_decoder(
 ) -> PackedDecoder:
     """A decoder in evaluation mode, its parameters without gradients and not yet initialized."""
     with torch.device("meta"):
-        decoder = PackedDecoder(config, shard, reduce)
+        decoder = new_decoder(config, shard, reduce)
     # `to_empty` would make torch import its compiler.
     empty = {
         name: torch.empty(p.shape, dtype=torch.float32 if ".router." in name else dtype, device=device)

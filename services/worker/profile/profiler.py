@@ -87,7 +87,7 @@ def measure(runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: OnPoint =
     recompute = list(_measure_recompute(runner, tp, plan, on_point))
     if not runner.cache_tokens:
         return LatencyProfile.from_rows(recompute)
-    typical = _CachedRequests(runner, plan, TYPICAL_TOKENS)
+    typical = _CachedRequests(runner, plan, _typical_tokens(runner.config))
     cache = list(_measure_cache(typical, tp, plan, on_point))
     largest = (
         max((row.batch_tokens for row in cache), default=0),
@@ -98,13 +98,27 @@ def measure(runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: OnPoint =
     return LatencyProfile.from_rows([*recompute, *cache, *mixed, *long])
 
 
+def _block_of(config: ModelConfig) -> int:
+    """The tokens of a block; those of a canvas are the checkpoint's."""
+    return config.block_length if config.canvas else BLOCK
+
+
+def _typical_tokens(config: ModelConfig) -> int:
+    return max(TYPICAL_TOKENS, 2 * config.block_length) if config.canvas else TYPICAL_TOKENS
+
+
 def _measure_recompute(runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: OnPoint) -> Iterator[MeasuredLatency]:
+    canvas = runner.config.block_length if runner.config.canvas else 0
     for tokens in plan.batch_tokens:
+        if tokens < 2 * canvas:
+            continue
         on_point(StepKind.RECOMPUTE, tokens)
-        count = -(-tokens // min(TYPICAL_TOKENS, runner.config.max_length))
+        count = -(-tokens // min(_typical_tokens(runner.config), runner.config.max_length))
         states = _states(runner.config, range(count), tokens // count)
         # With a cache if it has room, since the steps that are served fill it.
         mode = CacheMode.DUAL if count * (tokens // count) <= runner.cache_tokens else CacheMode.NONE
+        if canvas and mode is CacheMode.NONE:
+            return
         engine = Engine(runner, mode, EngineLimits(max(plan.batch_tokens), count), "profile")
         _run_step(engine, states, [])
         timed = _time(plan, partial(_recompute, engine, states))
@@ -125,7 +139,9 @@ def _measure_cache(
 ) -> Iterator[MeasuredLatency]:
     for tokens in plan.batch_tokens:
         on_point(StepKind.CACHE, tokens)
-        count = tokens // BLOCK
+        count = tokens // requests.block
+        if not count:
+            continue
         timed = requests.time(count)
         if timed is None:
             return
@@ -142,8 +158,8 @@ def _measure_mixed(
     for cached, recomputed in plan.mixed_tokens:
         if cached <= largest[0] and recomputed <= largest[1]:
             on_point(MIXED, cached + recomputed)
-            counts = cached // BLOCK, recomputed // requests.length
-            if (timed := requests.time(*counts)) is not None:
+            counts = cached // requests.block, recomputed // requests.length
+            if all(counts) and (timed := requests.time(*counts)) is not None:
                 latency_s, fed = timed
                 context = sum(counts) * requests.length
                 yield MeasuredLatency(tp, fed, MIXED, latency_s, context, counts[1] * requests.length)
@@ -153,15 +169,16 @@ def _measure_long(
     runner: ModelRunner, tp: int, plan: ProfilePlan, largest: int, on_point: OnPoint
 ) -> Iterator[MeasuredLatency]:
     """Cache steps over longer sequences, if the model has such; none where shorter ones were not measured."""
-    if runner.config.max_length <= TYPICAL_TOKENS:
+    if runner.config.max_length <= _typical_tokens(runner.config):
         return
     requests = _CachedRequests(runner, plan, LONG_TOKENS)
     for tokens in plan.long_tokens:
         if tokens <= largest:
             on_point(StepKind.CACHE, tokens)
-            if (timed := requests.time(tokens // BLOCK)) is not None:
+            count = tokens // requests.block
+            if count and (timed := requests.time(count)) is not None:
                 latency_s, fed = timed
-                yield MeasuredLatency(tp, fed, StepKind.CACHE, latency_s, tokens // BLOCK * requests.length)
+                yield MeasuredLatency(tp, fed, StepKind.CACHE, latency_s, count * requests.length)
 
 
 class _CachedRequests:
@@ -169,6 +186,8 @@ class _CachedRequests:
 
     def __init__(self, runner: ModelRunner, plan: ProfilePlan, length: int) -> None:
         self.length = min(length, runner.config.max_length)
+        self.block = _block_of(runner.config)
+        self._max_steps = runner.config.canvas.max_steps if runner.config.canvas else BLOCK
         self._runner = runner
         self._plan = plan
         self._forget()
@@ -181,7 +200,7 @@ class _CachedRequests:
 
     def time(self, cached: int, recomputed: int = 0) -> tuple[float, int] | None:
         """As `_time`, with `cached` requests that take cache steps and `recomputed` others that recompute."""
-        if self._step + 2 + self._plan.repeats >= BLOCK:  # each step unmasks a token, so the masks would run out
+        if self._step + 2 + self._plan.repeats >= self._max_steps:  # at the latest then, the block ends
             self._forget()
         if (cached + recomputed) * self.length > self._runner.cache_tokens or not self._open(cached + recomputed):
             return None
@@ -240,8 +259,8 @@ def _run_step(engine: Engine, states: list[RequestState], jobs: list[StepJob]) -
 
 
 def _states(config: ModelConfig, tickets: range, length: int) -> list[RequestState]:
-    block = min(BLOCK, length // 2)
-    if config.is_block_causal:
+    block = config.block_length if config.canvas else min(BLOCK, length // 2)
+    if config.is_aligned:
         length -= length % block  # it takes whole blocks only
     rng = np.random.default_rng(tickets.start)
     prompts = rng.integers(0, config.vocab_size, (len(tickets), length - block))

@@ -130,7 +130,7 @@ def test_a_canary_without_memory_is_not_a_wrong_one() -> None:
 @given(st.integers(1, 40), st.integers(1, 60))
 def test_a_region_moves_in_parts_over_its_own_target(distance: int, length: int) -> None:
     store = KvStore(random_decoder().kv_shape, 100)
-    store._moving = store._moving[:7]
+    store._moving = {sizes: moving[:7] for sizes, moving in store._moving.items()}
     for layer in store._layers:
         layer.copy_(torch.arange(101.0).view(-1, 1, 1).expand_as(layer))
     store.move([Move(distance, 0, length)])

@@ -6,6 +6,7 @@ Every shape, id, epsilon and rope base is read from the file; settings that the 
 from pathlib import Path
 
 from services.worker.model.families.config import ModelConfig
+from services.worker.model.families.diffusion_gemma import DiffusionGemma
 from services.worker.model.families.dream import Dream
 from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import Llada
@@ -16,7 +17,7 @@ from shared.model_families import with_defaults
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (Llada(), Dream(), Sdar(), Llada2())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (Llada(), Dream(), Sdar(), Llada2(), DiffusionGemma())}
 
 
 def read_config(directory: Path) -> ModelConfig:

@@ -28,6 +28,48 @@ class Experts:
             raise ValueError(f"{self.per_token} experts per token do not fit into {self.kept_groups} groups")
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The attention of one layer."""
+
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int  # the dimensions of each head that are rotated
+    rope_base: float
+    rope_span: int  # dimensions: the exponents are fractions of it, and published pairs are half of it apart
+    window: int = 0  # the keys of a token that attends to earlier ones: itself and those before it; 0: all
+    keys_are_values: bool = False  # before their norms, which differ
+
+
+@dataclass(frozen=True, slots=True)
+class CanvasRules:
+    """The decoding of a block whose tokens are all drawn again in each step.
+
+    Source: DiffusionGemma. The temperature falls with the steps left. A step keeps the draws of lowest entropy up to a
+    bound, and replaces all others by random tokens. The block ends when its most probable tokens have been the same for
+    `stable_steps` and their mean entropy is low.
+    """
+
+    max_steps: int
+    entropy_bound: float  # nats, at USUAL_THRESHOLD
+    t_min: float
+    t_max: float
+    stable_steps: int
+    max_mean_entropy: float  # nats
+
+    def temperature(self, step: int) -> float:
+        """The temperature of a step of the block, from 0."""
+        return self.t_min + (self.t_max - self.t_min) * (self.max_steps - step) / self.max_steps
+
+    def bound(self, threshold: float) -> float:
+        """The entropy bound of a step with this threshold: the checkpoint's at 0.9, in proportion to its distance to 1
+        elsewhere."""
+        return self.entropy_bound * (1 - threshold) / (1 - USUAL_THRESHOLD)
+
+
+USUAL_THRESHOLD = 0.9
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The shape of one model. Units: lengths in tokens, `vocab_size` in rows of the embedding and of the head."""
@@ -54,12 +96,26 @@ class ModelConfig:
     confidence_at_temperature: bool = False  # a sample's confidence is that in the softmax at its temperature
     can_edit: bool = False  # whether its decoding may change tokens of the block
     block_length: int = 0  # 0: attention in both directions, any length; else block-causal, with this usual length
+    canvas: CanvasRules | None = None  # of a block-causal model whose blocks begin at the prompt's end
+    own_attention: tuple[AttentionShape, ...] = ()  # of each layer, where they differ
+    logit_cap: float = 0.0  # logits come near this value, but never reach it; 0: no cap
+
+    def attention(self, layer: int) -> AttentionShape:
+        """The shape of a layer's attention."""
+        if self.own_attention:
+            return self.own_attention[layer]
+        return AttentionShape(self.num_kv_heads, self.head_dim, self.rotary_dim, self.rope_base, self.rotary_dim)
 
     @property
     def is_block_causal(self) -> bool:
-        """Whether a token attends to its own and earlier blocks only. Blocks then lie on a grid of absolute positions,
-        and a token is unmasked above the threshold, not at it."""
+        """Whether a token attends to its own and earlier blocks only. A token is then unmasked above the threshold, not
+        at it."""
         return self.block_length > 0
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether blocks lie on a grid of absolute positions."""
+        return self.is_block_causal and self.canvas is None
 
     def __post_init__(self) -> None:
         sizes = (self.num_layers, self.width, self.num_heads, self.num_kv_heads, self.mlp_width, self.vocab_size)
@@ -69,5 +125,5 @@ class ModelConfig:
             raise ValueError(f"{self.num_heads} heads cannot share {self.num_kv_heads} key/value heads evenly")
         if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
             raise ValueError(f"rope needs an even size within a head of {self.head_dim}, got {self.rotary_dim}")
-        if not 0 <= self.mask_token_id < self.vocab_size:
+        if not 0 <= self.mask_token_id < self.vocab_size + (self.canvas is not None):
             raise ValueError(f"mask_token_id {self.mask_token_id} is outside the {self.vocab_size} embedding rows")

@@ -30,7 +30,10 @@ class Family(Protocol):
 
     @property
     def layer_names(self) -> Mapping[str, tuple[str, ...]]:
-        """The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index."""
+        """The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index.
+
+        A parameter is known by its module (then its published name is the part's, with the kind behind it), or by its
+        own name (then the published names are whole, with `{layer}` in place of the index)."""
 
     def parse(self, raw: RawConfig) -> ModelConfig:
         """Raises: ValueError for a setting that the decoder does not implement; KeyError for a missing key."""

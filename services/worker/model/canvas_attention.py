@@ -1,0 +1,139 @@
+"""Attention of models that denoise canvases, over packed requests and keys where they lie in the cache.
+
+Finished text attends to earlier tokens, in some layers to those of a window; a canvas to itself and the text before it,
+as far as a window behind its begin reaches. The kernel is torch's variable-length one, or where that cannot run (on a
+CPU, in float32, for large heads) a function that computes the same from torch's fused attention.
+Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head size.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from services.worker.cache.kv_store import KvStore
+from services.worker.model.decoder import Attend
+from services.worker.model.families import ModelConfig
+from services.worker.model.forward_batch import ForwardBatch
+from shared.arrays import Int64
+
+MAX_KERNEL_HEAD = 256  # the largest head of torch's kernel
+
+
+class Spans(NamedTuple):
+    """Runs of fed tokens one behind the other; each attends to the keys of one region. Shapes: N spans."""
+
+    first: int  # row of the fed tokens
+    end: int
+    max_q: int
+    max_k: int
+    cu_seq_q: Tensor  # int32 [N + 1], the first row of each, from `first` on
+    cu_seq_k: Tensor  # int32 [N + 1], the first key of each
+    seqused_k: Tensor  # int32 [N], the number of its keys
+    window: tuple[
+        int, int
+    ]  # the keys before and after a token's own, both -1: all; of a span, the last keys are its own
+
+
+def windows_of(config: ModelConfig) -> list[int]:
+    """The different windows of the layers."""
+    return sorted({config.attention(layer).window for layer in range(config.num_layers)})
+
+
+def span_arrays(batch: ForwardBatch, config: ModelConfig) -> list[NDArray[Any]]:
+    """The arrays of all spans of a batch, in the order that `spans_of` reads."""
+    arrays = list[NDArray[Any]]()
+    for _, window, own in _groups(batch, config):
+        skipped = _skipped(batch, window)[own]
+        starts, lengths = batch.key_starts[own] + skipped, batch.key_lengths[own] - skipped
+        arrays.append(np.r_[0, batch.lengths[own].cumsum()].astype(np.int32))
+        arrays.append(np.r_[starts, starts[-1:] + lengths[-1:]].astype(np.int32))
+        arrays.append(lengths.astype(np.int32))
+    return arrays
+
+
+def spans_of(batch: ForwardBatch, config: ModelConfig, sent: Iterator[Tensor]) -> dict[int, list[Spans]]:
+    """The spans by the layers' windows. `sent`: the arrays of `span_arrays` on the device."""
+    found: dict[int, list[Spans]] = {window: [] for window in windows_of(config)}
+    for is_text, window, own in _groups(batch, config):
+        first = int(batch.lengths[: own.start].sum())
+        lengths, keys = batch.lengths[own], (batch.key_lengths - _skipped(batch, window))[own]
+        limits = (window - 1 if window else -1, 0) if is_text else (-1, -1)
+        sizes = first, first + int(lengths.sum()), int(lengths.max()), int(keys.max())
+        found[window].append(Spans(*sizes, next(sent), next(sent), next(sent), limits))
+    return found
+
+
+def _groups(batch: ForwardBatch, config: ModelConfig) -> Iterator[tuple[bool, int, slice]]:
+    """For each window the spans of finished text, if there are any, and those of canvases."""
+    text = batch.num_text_spans
+    for window in windows_of(config):
+        if text:
+            yield True, window, slice(0, text)
+        yield False, window, slice(text, len(batch.lengths))
+
+
+def _skipped(batch: ForwardBatch, window: int) -> Int64:
+    """The first keys of each span that the window of its first token does not reach."""
+    if not window:
+        return np.zeros_like(batch.lengths)
+    skipped: Int64 = np.maximum(batch.key_lengths - batch.lengths - (window - 1), 0)
+    return skipped
+
+
+def canvas_attention(
+    spans: dict[int, list[Spans]], entries: Tensor, store: KvStore | None, config: ModelConfig, kernel: str
+) -> Attend:
+    """The attention of one batch. The fed tokens' keys and values are written to these entries of the store first;
+    without a store, the requests attend to the fed tokens alone. `rows`, if given, are all those of the canvases."""
+    is_cached = store is not None and len(entries) > 0
+
+    def attend(layer: int, q: Tensor, kv: Tensor, rows: Tensor | None = None) -> Tensor:
+        if is_cached:
+            assert store is not None
+            kv = store.write(layer, entries, kv)
+        k, v = kv.chunk(2, dim=1)
+        shape = config.attention(layer)
+        run = _varlen if kernel == "torch" and shape.head_dim <= MAX_KERNEL_HEAD else _fallback
+        own = spans[shape.window] if rows is None else spans[shape.window][-1:]
+        mixed = [run(q[each.first : each.end], k, v, each) for each in own]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+    return attend
+
+
+def _varlen(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - its import takes time, and is needed on CUDA only
+
+    mixed = varlen_attn(
+        q, k, v, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, scale=1.0, window_size=spans.window,
+        enable_gqa=q.shape[1] != k.shape[1], seqused_k=spans.seqused_k, num_splits=1,
+    )  # fmt: skip
+    assert isinstance(mixed, Tensor)
+    return mixed
+
+
+def _fallback(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Span by span, so that the result does not depend on the company. Shapes: q [T, H, D], k and v [S, K, D]."""
+    mixed = []
+    rows, starts, lengths = spans.cu_seq_q.tolist(), spans.cu_seq_k.tolist(), spans.seqused_k.tolist()
+    for (first, end), start, length in zip(pairwise(rows), starts, lengths, strict=False):
+        query, keys, values = (
+            x.transpose(0, 1).unsqueeze(0) for x in (q[first:end], k[start:][:length], v[start:][:length])
+        )
+        mask = _mask(end - first, length, spans.window[0], q.device) if spans.window[1] == 0 else None
+        grouped = q.shape[1] != k.shape[1]
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0, enable_gqa=grouped)
+        mixed.append(attended.squeeze(0).transpose(0, 1))
+    return torch.cat(mixed)
+
+
+def _mask(fed: int, keys: int, before: int, device: torch.device) -> Tensor:
+    """Whether each of the last `fed` of these keys attends to each key: bool [fed, keys]."""
+    distance = torch.arange(keys - fed, keys, device=device).unsqueeze(1) - torch.arange(keys, device=device)
+    return (distance >= 0) & ((distance <= before) | (before < 0))

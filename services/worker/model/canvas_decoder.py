@@ -1,0 +1,175 @@
+"""The decoder of models that denoise canvases: one set of layers reads finished text, and with other scales and
+self-conditioning a canvas.
+
+Source: DiffusionGemma in transformers. Packed: the finished text of all requests first, then their canvases.
+Shape letters: T tokens, C tokens of canvases among them, D head size, H query heads, K key/value heads, W width.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from services.worker.cache.kv_store import KvShape
+from services.worker.model.decoder import Attend, Mlp, PackedDecoder, Reduce, RMSNorm, Shard, rope_turns, rotate_
+from services.worker.model.experts import RoutedExperts
+from services.worker.model.families import ModelConfig
+from services.worker.model.families.config import AttentionShape, Experts
+
+gelu = partial(F.gelu, approximate="tanh")
+
+
+class SoftmaxRouter(nn.Module):
+    """Chooses the experts of each token; always in float32."""
+
+    def __init__(self, width: int, experts: Experts, eps: float) -> None:
+        super().__init__()
+        self.per_token, self.eps = experts.per_token, eps
+        self.proj = nn.Linear(width, experts.count, bias=False)
+        self.scale = nn.Parameter(torch.ones(width))
+        self.per_expert_scale = nn.Parameter(torch.ones(experts.count))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The experts of each token and their weights. Shapes: x [T, W] -> int64 [T, k] and float32 [T, k]."""
+        width = x.shape[-1]
+        scores = self.proj(F.rms_norm(x.float(), (width,), self.scale * width**-0.5, self.eps))  # [T, E]
+        weights, chosen = scores.softmax(dim=-1).topk(self.per_token, dim=-1)
+        return chosen, weights / weights.sum(dim=-1, keepdim=True) * self.per_expert_scale[chosen]
+
+
+class SoftmaxExperts(RoutedExperts):
+    """Experts beside a dense MLP, chosen by the softmax of scores."""
+
+    def __init__(self, config: ModelConfig, experts: Experts, shard: Shard) -> None:
+        super().__init__(config.width, experts, shard.rank, shard.size, gelu)
+        self.router = SoftmaxRouter(config.width, experts, config.norm_eps)
+
+    def forward(self, x: Tensor, router_input: Tensor) -> Tensor:
+        """Shapes: [T, W] each -> [T, W], to be summed over the ranks."""
+        chosen, weights = self.router(router_input)
+        return self.mix(x, chosen, weights, torch.zeros_like(x))
+
+
+class GeluMlp(Mlp):
+    """A gated MLP with GELU, or one rank's columns of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `Mlp`."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        mixed: Tensor = self.down(gelu(gate) * up)
+        return mixed
+
+
+class CanvasLayer(nn.Module):
+    """Attention, then a dense MLP and experts side by side; each has a norm before it and one behind it."""
+
+    def __init__(self, index: int, config: ModelConfig, shard: Shard, reduce: Reduce) -> None:
+        super().__init__()
+        assert config.experts is not None, "the family has experts"
+        self.index, self.reduce, self.eps = index, reduce, config.norm_eps
+        self.shape = config.attention(index)
+        kv_heads = shard.kv_heads(self.shape)[1]
+        self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
+        head_dim = self.shape.head_dim
+
+        def norm(width: int = config.width) -> RMSNorm:
+            return RMSNorm(width, config.norm_eps)
+
+        self.attn_norm, self.attn_end_norm = norm(), norm()
+        self.qkv = nn.Linear(config.width, sum(self.heads) * head_dim, bias=False)
+        self.q_norm, self.k_norm = norm(head_dim), norm(head_dim)
+        self.attn_out = nn.Linear(self.heads[0] * head_dim, config.width, bias=False)
+        self.mlp_norm, self.mlp_end_norm = norm(), norm()
+        self.mlp = GeluMlp(config.width, config.mlp_width // shard.size)
+        self.moe_norm, self.moe_end_norm = norm(), norm()
+        self.moe = SoftmaxExperts(config, config.experts, shard)
+        self.end_norm = norm()
+        self.text_scale, self.canvas_scale = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, turns: Tensor, scale: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
+        """Shapes: x [T, W], turns [T, 1, rotary_dim / 2], scale [T, 1] -> [T, W], or with rows [R] -> [R, W]."""
+        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.shape.head_dim))  # [T, H + 2 K, D]
+        q, k, v = qkv.split(self.heads, dim=1)
+        qkv = torch.cat((self.q_norm(q), self.k_norm(k), F.rms_norm(v, v.shape[-1:], eps=self.eps)), dim=1)
+        num_q, num_kv, _ = self.heads
+        rotate_(qkv[:, : num_q + num_kv, : self.shape.rotary_dim], turns)
+        mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:], rows)  # [T, H, D] or [R, H, D]
+        if rows is not None:
+            x, scale = x[rows], scale[rows]
+        x = x + self.attn_end_norm(self.reduce(self.attn_out(mixed.flatten(1))))
+        dense, routed = self.mlp(self.mlp_norm(x)), self.moe(self.moe_norm(x), x)
+        dense, routed = self.reduce(torch.stack((dense, routed)))
+        hidden: Tensor = (x + self.end_norm(self.mlp_end_norm(dense) + self.moe_end_norm(routed))) * scale
+        return hidden
+
+
+class Conditioning(nn.Module):
+    """Adds the last step's prediction to a canvas. Each rank has it whole."""
+
+    def __init__(self, width: int, columns: int, eps: float) -> None:
+        super().__init__()
+        self.norm = RMSNorm(width, eps)
+        self.gate = nn.Linear(width, columns, bias=False)
+        self.up = nn.Linear(width, columns, bias=False)
+        self.down = nn.Linear(columns, width, bias=False)
+
+    def forward(self, x: Tensor, predicted: Tensor) -> Tensor:
+        """Shapes: [C, W] each -> [C, W]; without a last step, `predicted` is 0."""
+        predicted = self.norm(predicted)
+        signal = self.down(gelu(self.gate(predicted)) * self.up(predicted))
+        return F.rms_norm(x + signal, x.shape[-1:], eps=self.norm.eps)
+
+
+class CanvasDecoder(PackedDecoder):
+    """Embedding, layers, final norm and head; the head has the embedding's weights, and its logits a cap."""
+
+    layer_type = CanvasLayer
+
+    def __init__(self, config: ModelConfig, shard: Shard, reduce: Reduce) -> None:
+        super().__init__(config, shard, reduce)
+        self.conditioning = Conditioning(config.width, config.mlp_width, config.norm_eps)
+        self._reduce = reduce
+
+    def hidden(self, tokens: Tensor, positions: Tensor, predicted: Tensor, attend: Attend, rows: Tensor) -> Tensor:
+        """Run all layers; the last C tokens are those of canvases.
+
+        Shapes: tokens and positions [T] int64, predicted [C, W] (of the last step, as an embedding), rows [R] int64 ->
+        hidden [R, W], after the final norm.
+        """
+        x = self._scaled(self.embed(tokens))
+        first = len(tokens) - len(predicted)
+        x[first:] = self.conditioning(x[first:], predicted)
+        turns = dict[AttentionShape, Tensor]()
+        layers = [layer for layer in self.layers if isinstance(layer, CanvasLayer)]
+        scales = torch.cat([part for layer in layers for part in (layer.text_scale, layer.canvas_scale)])
+        is_canvas = (torch.arange(len(tokens), device=tokens.device) >= first).long()
+        scales = scales.view(-1, 2, 1)[:, is_canvas]  # [layers, T, 1]
+        last = len(layers) - 1
+        for index, layer in enumerate(layers):
+            if layer.shape not in turns:
+                turns[layer.shape] = rope_turns(positions, layer.shape)
+            x = layer(x, turns[layer.shape], scales[index], attend, rows if index == last else None)
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As `PackedDecoder`, in float32."""
+        cap = self.config.logit_cap
+        return super().logits(hidden).float().div_(cap).tanh_().mul_(cap)
+
+    def embedding_of(self, probabilities: Tensor) -> Tensor:
+        """The mean embedding by probabilities of this rank's tokens. Shapes: [R, V / shard.size] -> [R, W], to be
+        summed over the ranks."""
+        own = self.embed.weight.narrow(0, self.first_token, self.head_rows)
+        return self._scaled(probabilities.to(own.dtype) @ own)
+
+    @property
+    def kv_shape(self) -> KvShape:
+        """As `PackedDecoder`, and behind it the predictions of the last steps, an even and an odd one, at each token of
+        a canvas. So a step that failed can run again."""
+        shape = super().kv_shape
+        return shape._replace(layers=(*shape.layers, (2, self.config.width)))
+
+    def _scaled(self, embedding: Tensor) -> Tensor:
+        return embedding * torch.tensor(self.config.width**0.5, dtype=embedding.dtype)

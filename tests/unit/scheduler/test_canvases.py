@@ -1,0 +1,249 @@
+"""Served canvases have the text that one instance decodes alone: in company, moved within a canvas, and resumed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.scheduler.core import SchedulerCore
+from services.scheduler.events import Event, FinishRequest, RequestArrived, SaveCheckpoint, SendJobs, SendProgress
+from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
+from services.worker.cache.prefix_pages import PrefixSize
+from services.worker.engine.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
+from services.worker.model.canvas_runner import CanvasRunner
+from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32
+from shared.canvases import check_for_canvases, without_effect
+from shared.errors import BadInput
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.instances import ModelCard
+from shared.messages.requests import Progress, Request
+from shared.messages.steps import StepResults
+from shared.model_card import read_model_card
+from tests.builders import ARRIVAL_S, draining, registered, scheduler_core
+from tests.support.canvas_model import CANVAS, open_canvas_model, write_canvas_model
+
+ROOM, PAGES, STEPS = 384, 4, 4
+THRESHOLD = 0.75
+PROMPT = [(7 * i) % 90 + 3 for i in range(21)]
+OUTPUT = 2 * CANVAS
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_canvas_model(tmp_path_factory.mktemp("model"), rules={"max_denoising_steps": STEPS})
+
+
+@pytest.fixture(scope="module")
+def card(model: Path) -> ModelCard:
+    return read_model_card(model, "gemma")
+
+
+@pytest.fixture(scope="module")
+def runners(model: Path) -> list[CanvasRunner]:
+    return [open_canvas_model(model, ROOM + PAGES * CANVAS) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def alone(runners: list[CanvasRunner]) -> list[int]:
+    options = DecodeOptions(CacheMode.BLOCK, THRESHOLD, CANVAS, OUTPUT)
+    return decode_together([CaseRequest("r", PROMPT)], runners[0], options)[0].output_ids
+
+
+def served(name: str = "r", prompt: Sequence[int] = PROMPT, **fields: object) -> RequestArrived:
+    request = Request(request_id=name, block_length=CANVAS, seed=0, **fields)  # type: ignore[arg-type]
+    return RequestArrived(request, np.array(prompt, dtype=np.int32), OUTPUT, 1e6, ARRIVAL_S)
+
+
+@dataclass
+class Cell:
+    """Engines and a scheduler without a bus; a cycle's results arrive at the next one."""
+
+    runners: Sequence[CanvasRunner]
+    moves: MigrationPolicy = MigrationPolicy.NEVER
+    lookahead: int = 1
+    finished: dict[str, FinishRequest] = field(default_factory=dict)
+    progress: list[Progress] = field(default_factory=list)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        prefixes, limits = PrefixSize(CANVAS, PAGES), EngineLimits(1024, 8)
+        self.engines = {
+            f"a-{i}": Engine(runner, CacheMode.BLOCK, limits, f"a-{i}", prefixes)
+            for i, runner in enumerate(self.runners)
+        }
+        self.core = self.start_scheduler()
+
+    def start_scheduler(self) -> SchedulerCore:
+        self.epoch += 1
+        config = self.runners[0].config
+        self.core = scheduler_core(
+            lambda _: FixedThresholdPolicy(THRESHOLD, self.moves),
+            epoch=self.epoch,
+            mask_token_id=config.mask_token_id,
+            vocab_size=config.vocab_size,
+            thresholds=(THRESHOLD,),
+            caching=True,
+            exact_cache=True,
+            canvas_steps=STEPS,
+            lookahead=self.lookahead,
+            end_ids=(),
+        )
+        pages = {"prefix_tokens": PAGES * CANVAS, "prefix_page": CANVAS}
+        self.events: list[Event] = [registered(name, cache_tokens=ROOM, **pages) for name in self.engines]
+        return self.core
+
+    def cycle(self, arrivals: Sequence[RequestArrived] = ()) -> None:
+        for command in self.core.cycle([*self.events, *arrivals], ARRIVAL_S):
+            match command:
+                case SendJobs(instance_id, jobs):
+                    self.engines[instance_id].accept(jobs)
+                case SaveCheckpoint(request_id, checkpoint):
+                    self.checkpoints[request_id] = checkpoint
+                case SendProgress(_, progress):
+                    self.progress.append(progress)
+                case FinishRequest():
+                    self.finished[command.arrived.request.request_id] = command
+        self.events = [results for engine in self.engines.values() if (results := engine.iterate()) is not None]
+
+    def serve(self, *waves: Sequence[RequestArrived]) -> None:
+        """Serve all; a wave arrives at each cycle."""
+        for wave in waves:
+            self.cycle(wave)
+        for _ in range(200):
+            if len(self.finished) == sum(map(len, waves)):
+                return
+            self.cycle()
+        raise AssertionError("not all requests ended")
+
+    def output(self, name: str = "r") -> list[int]:
+        return [int(token) for token in self.finished[name].output_ids]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_served_text_is_that_of_an_engine_alone(
+    runners: list[CanvasRunner], alone: list[int], lookahead: int
+) -> None:
+    cell = Cell(runners[:1], lookahead=lookahead)
+    cell.serve([served()])
+    stats = cell.finished["r"].stats
+    assert stats is not None
+    assert cell.output() == alone
+    assert (stats.steps, stats.unmasked_tokens) == (2 * STEPS, OUTPUT)
+    assert stats.mean_threshold == pytest.approx(THRESHOLD)
+
+
+@pytest.mark.parametrize("moves", [MigrationPolicy.NEVER, MigrationPolicy.AT_ANY_STEP])
+def test_company_and_the_prefix_cache_change_nothing(
+    runners: list[CanvasRunner], alone: list[int], moves: MigrationPolicy
+) -> None:
+    cell = Cell(runners, moves=moves)
+    others = [served(f"other-{i}", PROMPT[i:]) for i in range(1, 3)]
+    cell.serve([served("first")], others, [served()], [], [served("last")])
+    assert [cell.output(name) for name in ("first", "r", "last")] == [alone] * 3
+
+
+def test_a_request_that_moves_within_its_canvases_has_the_same_text(
+    runners: list[CanvasRunner], alone: list[int]
+) -> None:
+    """Before each of its steps the request leaves its instance."""
+    cell = Cell(runners, lookahead=0)
+    cell.cycle([served()])
+    while not cell.finished:
+        row = cell.core.table.row_of["r"]
+        at = cell.core.fleet.instance_id(cell.core.table.instance[row])
+        other = next(name for name in cell.engines if name != at)
+        cell.events += [registered(other, cache_tokens=ROOM), draining(at)]
+        cell.cycle()
+    stats = cell.finished["r"].stats
+    assert stats is not None
+    assert stats.migrations > STEPS
+    assert cell.output() == alone
+    assert stats.steps == 2 * STEPS
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_next_scheduler_continues_with_the_same_text(
+    runners: list[CanvasRunner], alone: list[int], *, stream: bool
+) -> None:
+    cell, arrived = Cell(runners[:1]), served(stream=stream)
+    for cycles in (STEPS - 1, STEPS + 1, 100):
+        cell.cycle([replace(arrived, checkpoint=cell.checkpoints.get("r"))])
+        for _ in range(cycles):
+            cell.cycle()
+        if not cell.finished:
+            cell.start_scheduler()
+    assert cell.epoch == 3
+    assert cell.output() == alone
+
+
+def test_a_stream_sends_whole_canvases(runners: list[CanvasRunner], alone: list[int]) -> None:
+    cell = Cell(runners[:1])
+    cell.serve([served(stream=True)])
+    sent = [each for each in cell.progress if each.positions]
+    assert [len(unpack_int32(each.positions)) for each in sent] == [CANVAS, CANVAS]
+    assert [token for each in sent for token in unpack_int32(each.tokens).tolist()] == alone
+
+
+def test_the_steps_left_are_bounded_by_those_of_the_canvases(runners: list[CanvasRunner]) -> None:
+    cell = Cell(runners[:1], lookahead=0)
+    cell.cycle([served()])
+    for done in range(2 * STEPS):
+        rows = np.array([cell.core.table.row_of["r"]])
+        [left], _ = cell.core.estimates.remaining(rows)
+        assert 1 <= left[0] <= 2 * STEPS - done
+        cell.cycle()
+    assert cell.finished
+
+
+@pytest.mark.parametrize("written", [1, CANVAS - 1])
+def test_a_part_of_a_canvas_is_refused(runners: list[CanvasRunner], written: int) -> None:
+    cell = Cell(runners[:1], lookahead=0)
+    cell.cycle([served()])
+    [results] = cell.events
+    assert isinstance(results, StepResults)
+    tokens = pack_int32(range(written))
+    cell.events = [
+        StepResults(
+            instance_id=results.instance_id, epoch=results.epoch, tickets=results.tickets, steps=results.steps,
+            counts=pack_int32([written]), positions=tokens, tokens=tokens,
+            confidences=pack_float32([0.5] * written), confidence_stats=results.confidence_stats,
+            missing=pack_int64([]),
+        )
+    ]  # fmt: skip
+    cell.cycle()
+    row = cell.core.table.row_of["r"]
+    assert cell.core.table.masks_left[row] == OUTPUT
+    assert cell.core.table.attempts[row] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"pattern": "a"}, "pattern"),
+        ({"choices": ["a"]}, "choices"),
+        ({"pinned": b"\0\0\0\0"}, "pinned"),
+        ({"block_length": 2 * CANVAS}, "block_length"),
+    ],
+)
+def test_requests_that_canvases_do_not_serve_are_refused(
+    card: ModelCard, fields: dict[str, object], named: str
+) -> None:
+    request = Request(**({"request_id": "r", "prompt": "a", "block_length": CANVAS} | fields))  # type: ignore[arg-type]
+    with pytest.raises(BadInput) as error:
+        check_for_canvases(request, card)
+    assert error.value.field == named
+
+
+def test_fields_that_the_checkpoints_schedule_replaces_have_no_effect(card: ModelCard) -> None:
+    request = Request(request_id="r", prompt="a", temperature=0.5, top_k=3)
+    assert without_effect(request, card) == ["temperature", "top_k"]
+
+
+def test_blocks_begin_at_the_prompts_end(card: ModelCard) -> None:
+    assert (card.block_length, card.canvas_steps, card.block_offset(21, CANVAS)) == (CANVAS, STEPS, 0)

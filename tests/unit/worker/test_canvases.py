@@ -1,0 +1,147 @@
+"""Models that denoise canvases: the same text alone, in company, after a move, with and without a prefix cache."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
+from services.worker.engine.cache_mode import CacheMode
+from services.worker.engine.canvas_draft import accepted
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.offline_decoder import (
+    CaseRequest,
+    Decode,
+    DecodeOptions,
+    TraceStep,
+    decode_together,
+    run_iterations,
+)
+from services.worker.engine.self_check import Canary
+from services.worker.model.canvas_runner import CanvasRunner
+from services.worker.model.largest_batch import largest_batch
+from shared.arrays import pack_float32, pack_int32
+from shared.errors import BadInput
+from shared.messages.steps import StepJobs, StepKind
+from tests.support.canvas_model import CANVAS, open_canvas_model, write_canvas_model
+
+STEPS = 4
+OUTPUT = 2 * CANVAS
+PROMPTS = [[(7 * i) % 90 + 3 for i in range(length)] for length in (21, 5, 40)]
+# Of the first prompt, as the authors' code decodes it (compared in test_canvas_reference.py)
+EXPECTED = [
+    172, 29, 19, 29, 186, 125, 70, 165, 100, 100, 51, 13, 110, 186, 19, 160, 7, 26, 14, 7, 19, 208, 138, 174, 106, 125,
+    118, 18, 112, 68, 154, 26,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_canvas_model(tmp_path_factory.mktemp("model"), rules={"max_denoising_steps": STEPS})
+
+
+@pytest.fixture(scope="module")
+def runner(model: Path) -> CanvasRunner:
+    return open_canvas_model(model)
+
+
+def decode(runner: CanvasRunner, *prompts: list[int], at_once: int | None = None) -> list[list[int]]:
+    requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(prompts)]
+    options = DecodeOptions(CacheMode.BLOCK, 0.7, CANVAS, OUTPUT)
+    return [trace.output_ids for trace in decode_together(requests, runner, options, max_requests=at_once)]
+
+
+def engine(runner: CanvasRunner, prefixes: PrefixSize = NO_PREFIXES) -> Engine:
+    return Engine(runner, CacheMode.BLOCK, EngineLimits(1024, 8), "a-1", prefixes)
+
+
+def continued(engine: Engine, prompt: list[int], moves_at: int, other: Engine) -> list[int]:
+    """The output of a request that moves to another engine after some steps."""
+    decoded = Decode(CaseRequest("a", prompt), OUTPUT, CANVAS, lambda step: 0.5 + 0.1 * (step % 3))
+    config, thresholds, running = engine.config, list[float](), engine
+    while not decoded.has_ended:
+        step, block = len(decoded.steps), decoded.block
+        state = [decoded.state(0, config)] if step in (0, moves_at) else []
+        job = decoded.job(0, config, CacheMode.BLOCK)
+        if step == moves_at:
+            running = other
+            canvas = pack_int32([*prompt, *decoded.output, *[config.mask_token_id] * (OUTPUT - len(decoded.output))])
+            state = [structs.replace(state[0], canvas=canvas, block_thresholds=pack_float32(thresholds))]
+            job = structs.replace(job, kind=int(StepKind.RECOMPUTE))
+        running.accept(StepJobs(epoch=0, states=state), [job])
+        result = running.run_iteration()
+        assert result is not None
+        assert result.outcome is not None
+        written = len(result.outcome.tokens)
+        decoded.steps.append(TraceStep(step, "denoise", block, [], [], []))
+        decoded.move_on(running.sequence(0), config)
+        thresholds = [] if decoded.block > block else [*thresholds, job.threshold]
+        assert written == (CANVAS if decoded.block > block else 0)
+    return [int(token) for token in decoded.output]
+
+
+def test_the_text_is_that_of_the_authors_code(runner: CanvasRunner) -> None:
+    assert decode(runner, PROMPTS[0]) == [EXPECTED]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, None])
+def test_company_of_other_lengths_does_not_change_a_text(runner: CanvasRunner, at_once: int | None) -> None:
+    alone = [decode(runner, prompt)[0] for prompt in PROMPTS]
+    assert decode(runner, *PROMPTS, at_once=at_once) == alone
+
+
+@pytest.mark.parametrize("moves_at", [1, STEPS - 1, STEPS, STEPS + 2])
+def test_a_move_does_not_change_a_text(runner: CanvasRunner, model: Path, moves_at: int) -> None:
+    other = open_canvas_model(model)
+    stayed = continued(engine(runner), PROMPTS[0], -1, engine(other))
+    assert continued(engine(runner), PROMPTS[0], moves_at, engine(other)) == stayed
+
+
+def test_stored_prefixes_do_not_change_a_text(runner: CanvasRunner) -> None:
+    cached, [answer] = engine(runner, PrefixSize(CANVAS, 8)), decode(runner, PROMPTS[2])
+    longer = [*PROMPTS[2], *answer, *PROMPTS[1]]
+    for prompt, loaded in ((PROMPTS[2], 0), (PROMPTS[2], 2 * CANVAS), (longer, 2 * CANVAS)):
+        before = cached.prefixes.loaded_tokens
+        request = Decode(CaseRequest("a", prompt), OUTPUT, CANVAS, lambda _: 0.7)
+        assert list(run_iterations(cached, [request]))
+        assert cached.prefixes.loaded_tokens - before >= loaded
+        assert request.output.tolist() == decode(runner, prompt)[0]
+
+
+def test_its_canary_is_the_same_each_time(runner: CanvasRunner) -> None:
+    canary = Canary.measure(runner)
+    assert canary.check_alone() is None
+    assert canary.check() is None
+
+
+def test_the_largest_batch_has_whole_canvases(runner: CanvasRunner) -> None:
+    batch = largest_batch(runner.config, 200, 3)
+    assert len(batch.rows) == 3 * CANVAS
+    assert np.isfinite(runner.run(batch).confidences).all()
+
+
+@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
+def test_other_caches_are_refused(runner: CanvasRunner, mode: CacheMode) -> None:
+    with pytest.raises(BadInput, match="possible: block"):
+        DecodeOptions(mode, 0.9, CANVAS, OUTPUT).check(runner.config)
+
+
+def test_another_block_length_is_refused(runner: CanvasRunner) -> None:
+    options = DecodeOptions(CacheMode.BLOCK, 0.9, 2 * CANVAS, OUTPUT)
+    with pytest.raises(BadInput, match=f"blocks of {CANVAS} tokens, got {2 * CANVAS}"):
+        decode_together([CaseRequest("a", [3])], runner, options)
+
+
+@pytest.mark.parametrize(
+    ("bound", "kept"), [(0.0, [0, 1, 0, 0]), (0.15, [0, 1, 0, 1]), (0.3, [1, 1, 0, 1]), (9.0, [1, 1, 1, 1])]
+)
+def test_the_lowest_entropies_within_the_bound_are_kept(bound: float, kept: list[int]) -> None:
+    assert accepted(np.array([0.2, 0.1, 2.0, 0.1000001]), bound).astype(int).tolist() == kept
+
+
+def test_the_threshold_gives_the_entropy_bound(runner: CanvasRunner) -> None:
+    rules = runner.config.canvas
+    assert rules is not None
+    bounds = [rules.bound(threshold) for threshold in (1.0, 0.9, 0.7, 0.5)]
+    assert bounds == pytest.approx([0.0, 0.1, 0.3, 0.5])
