@@ -20,7 +20,7 @@ from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason, postgres_answers
 from shared.bus.users import BusUser
-from shared.cpu import num_cores
+from shared.cpu import BFLOAT16_GAIN, has_bfloat16, num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.gpus import num_gpus
 from shared.model_files import HUB_ID, has_chat_template
@@ -68,7 +68,8 @@ def machine(environ: Mapping[str, str]) -> list[Finding]:
 
 def _gpus(count: int) -> Finding:
     if not count:
-        return Finding("GPUs", True, "none: workers compute on the CPU cores, in float32")
+        hint = f"; {BFLOAT16_GAIN}" if has_bfloat16() else ""
+        return Finding("GPUs", True, f"none: workers compute on the CPU cores, in float32{hint}")
     if "+cpu" in _version("torch"):
         return Finding(
             "GPUs", False, f"{count}, but torch {_version('torch')} is for CPUs", "install a CUDA build of torch"

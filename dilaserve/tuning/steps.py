@@ -20,6 +20,7 @@ from dilaserve.tuning.suggestions import Quality, agreement, exact_match, sugges
 from services.predictor.training import save_predictor, train
 from services.worker.model.model_loading import ModelChoice
 from services.worker.profile.profiler import full_plan
+from shared.cpu import BFLOAT16_GAIN, has_bfloat16
 from shared.messages.cell import CacheName
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 from shared.profile import LatencyProfile, read_profile, write_profile
@@ -63,6 +64,8 @@ def tune_model(options: TuneOptions, report: Report) -> Tuning:
     trained = train(learned.trajectories, tested.fixed.trajectories, tested.changing.trajectories, options.thresholds)
     save_predictor(options.out / PREDICTOR, trained)
     report("4 of 4: suggesting thresholds and an SLO")
+    if options.dtype == "auto" and device == "cpu" and has_bfloat16():
+        report(f"this CPU multiplies bfloat16 numbers: {BFLOAT16_GAIN}; tune with it and compare the reports")
     used = [*training, *testing]
     quality = _quality(options, len(used), learned, tested)
     thresholds = suggested_thresholds(quality)
@@ -142,5 +145,5 @@ def _command(options: TuneOptions, thresholds: Sequence[float], slo_s: float) ->
         "--profile": options.out / PROFILE,
         "--thresholds": ",".join(map(str, thresholds)),
         "--slo": f"{slo_s:g}",
-    }
+    } | ({"--dtype": options.dtype} if options.dtype != "auto" else {})
     return shlex.join(["dilaserve", "up", *(str(part) for pair in given.items() for part in pair)])
