@@ -31,7 +31,7 @@ COLUMNS = ("", "attainment, %", "exact match, %", "mean latency, s")
 def main(
     *,
     load: Annotated[float, typer.Option(help="Share of the sustained rate.")] = 0.7,
-    pairs: Annotated[int, typer.Option(min=2, help="Pairs of runs.")] = 5,
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs of runs.")] = 20,
     duration: Annotated[float, typer.Option(help="Seconds of arrivals of a run.")] = 20.0,
 ) -> None:
     """Print the table and the verdict, and write them."""
