@@ -196,12 +196,13 @@ async def take_lease(target: LocalTarget) -> None:
 
 
 async def hostile_forms(target: LocalTarget) -> None:
-    """Send twelve patterns and six schemas that are costly to compile, and wait for all replies."""
+    """Send twelve patterns and six schemas that are costly to compile, with another API key; wait for all replies."""
     forms: list[dict[str, object]] = [{"regex": f"(a|b)*a(a|b){{{number}}}"} for number in range(30, 42)]
     for number in range(6):
         properties = {"a": {"type": "string", "maxLength": 200_000 + number}}
         forms.append({"guided_json": {"type": "object", "properties": properties}})
     async with target.client() as http:
+        http.headers["Authorization"] = f"Bearer {await target.new_key()}"
         bodies = [chat_body("2+2?", max_tokens=16, **form) for form in forms]
         await asyncio.gather(*(http.post("/v1/chat/completions", json=body) for body in bodies))
 

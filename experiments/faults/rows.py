@@ -52,6 +52,7 @@ REQUESTS, OUTCOMES, CLAIMS = (f"{stream}-*/msgs/*.blk" for stream in ("REQUESTS"
 DESCRIPTION = "ARRIVALS-*/meta.inf"
 USUAL, STANDBY = ClusterNeeds(), ClusterNeeds(options=("--standby",))
 OWN_BUS, OWN_MODEL = ClusterNeeds(own_bus=True), ClusterNeeds(own_model=True)
+WITH_KEYS = ClusterNeeds(options=("--auth",))
 THREE_SERVERS = ClusterNeeds(bus_servers=3, environ={"DILASERVE_STREAM_REPLICAS": "3"})
 WEIGHTS, TREES = "model.safetensors", "predictor/model.txt"
 
@@ -142,7 +143,7 @@ FAULTS: list[Fault | NodeFault] = [
     Fault("500 more requests in 5 s", overload(120_000)),
     Fault("500 more requests in 5 s, policy fixed", overload(120_000), ClusterNeeds(options=("--policy", "fixed"))),
     Fault("500 more requests in 5 s with an SLO of 2 s, --shed", overload(2_000), ClusterNeeds(options=("--shed",))),
-    Fault("12 hostile patterns and 6 large schemas", hostile_forms, has_form=True),
+    Fault("12 hostile patterns and 6 large schemas of another key", hostile_forms, WITH_KEYS, has_form=True),
     Fault("300 bodies of 4 MiB that never end", unfinished_bodies),
     Fault("16 uploads of 63 MiB at once", many_uploads),
     Fault("16 downloads of 63 MiB that nobody reads", unread_downloads),

@@ -4,7 +4,9 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import httpx
+import msgspec
 import psutil
 
 from dilaserve.stack.up_options import DEMO_MODEL
@@ -67,6 +70,7 @@ class LocalTarget:
     proxy: TcpProxy  # between the services and `nats`
     nats: NatsServer | None  # with `own_bus`
     servers: BusServers | None  # with `bus_servers`
+    key: str = ""  # API key of the load; empty: none is required
     burst: list[Answer] = field(default_factory=list)
 
     @property
@@ -74,8 +78,18 @@ class LocalTarget:
         return self.cluster.url
 
     def client(self) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None)
-        return httpx.AsyncClient(base_url=self.url, timeout=ANSWER_S, trust_env=False, limits=limits)
+        limits, headers = (
+            httpx.Limits(max_connections=None),
+            {"Authorization": f"Bearer {self.key}"} if self.key else {},
+        )
+        return httpx.AsyncClient(base_url=self.url, timeout=ANSWER_S, trust_env=False, limits=limits, headers=headers)
+
+    async def new_key(self) -> str:
+        """The secret of another API key."""
+        data_dir = self.cluster.command[self.cluster.command.index("--data-dir") + 1]
+        command = [sys.executable, "-m", "dilaserve", "keys", "create", uuid.uuid4().hex, "--json", "--data-dir"]
+        created = await asyncio.to_thread(subprocess.run, [*command, str(data_dir)], check=True, capture_output=True)
+        return str(msgspec.json.decode(created.stdout)["secret"])
 
     def outcomes(self) -> AbstractAsyncContextManager[Received]:
         return received_outcomes(self.nats_url)
@@ -135,7 +149,10 @@ async def local_target(needs: ClusterNeeds) -> AsyncIterator[LocalTarget]:
             options += ["--model", str(directory / DEMO_MODEL.name)]
         try:
             cluster = await asyncio.to_thread(stack.enter_context, live_cluster(*options, within=directory))
-            yield LocalTarget(cluster, nats_url or cluster.nats_url, stack, directory, proxy, nats, servers)
+            target = LocalTarget(cluster, nats_url or cluster.nats_url, stack, directory, proxy, nats, servers)
+            if "--auth" in options:
+                target.key = await target.new_key()
+            yield target
         finally:
             await asyncio.to_thread(stack.close)  # the services end while the proxy still runs
             await proxy.stop()
