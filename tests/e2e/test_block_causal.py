@@ -14,7 +14,7 @@ from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
 from shared.messages.requests import Request
 from shared.text import TextModel
-from tests.support.stack import START_S, Stack, dilaserve, new_data_dir, running_stack
+from tests.support.stack import START_S, Stack, new_data_dir, running_stack
 from tests.support.tiny_model import write_tiny_sdar, write_tiny_weights
 
 THRESHOLD, OUTPUT = 0.1, 30
@@ -60,9 +60,3 @@ def test_texts_of_concurrent_requests_are_those_decoded_alone(model: Path) -> No
         again = complete(stack, PROMPTS[-1]).json()
         assert again["choices"][0]["text"] == replies[-1].json()["choices"][0]["text"]
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64
-
-
-def test_a_cache_of_another_kind_of_model_is_refused(model: Path, tmp_path: Path) -> None:
-    refused = dilaserve("up", "--model", model, "--cache", "dual", "--data-dir", tmp_path / "data")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "dilaserve: --cache dual: not possible with this model; accepted: block, none\n"

@@ -28,14 +28,3 @@ def test_a_stack_with_a_certificate_is_ready_and_serves_over_https(tiny_checkpoi
         assert (status["ready"], status["url"]) == (True, f"https://127.0.0.1:{stack.port}")
         findings = json.loads(dilaserve("doctor", "--json", "--data-dir", data_dir).stdout)["findings"]
         assert [finding["ok"] for finding in findings if finding["subject"] == "gateway"] == [True]
-
-
-def test_an_unusable_certificate_is_one_line(tiny_checkpoint_dir: Path, tmp_path: Path) -> None:
-    made = make_certificate(tmp_path / "tls")
-    options = ("--model", tiny_checkpoint_dir, "--data-dir", tmp_path / "data")
-    refused = dilaserve("up", *options, "--tls-certificate", tmp_path / "missing.pem", "--tls-key", made.key)
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert "missing.pem" in refused.stderr
-    alone = dilaserve("up", *options, "--tls-key", made.key)
-    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
-    assert "must be set together" in alone.stderr

@@ -26,7 +26,7 @@ SLO_S = 60.0
 HOUR_S = 3600.0
 CLOCK_ERRORS = [  # of the scheduler and of the gateway
     (HOUR_S, 0),
-    (0, HOUR_S),
+    pytest.param(0, HOUR_S, marks=pytest.mark.slow),
     pytest.param(-HOUR_S, 0, marks=pytest.mark.slow),
     pytest.param(0, -HOUR_S, marks=pytest.mark.slow),
 ]

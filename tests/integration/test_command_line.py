@@ -92,6 +92,8 @@ def test_the_debug_log_level_adds_a_traceback_only(
     ("option", "value", "error"),
     [
         ("--data-dir", "/dev/null", "cannot be used"),
+        ("--cache", "block", "--cache block: not possible with this model; accepted: dual, prefix, none"),
+        ("--tls-key", "key.pem", "must be set together"),
         ("--host", "nowhere.invalid", "cannot listen on nowhere.invalid"),
         ("--nats-url", "http://127.0.0.1:1", "accepted: nats://HOST:PORT"),
         ("--nats-url", "nats://127.0.0.1:1", "NATS with JetStream does not answer"),
@@ -134,7 +136,9 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"dilaserve {version('dilaserve')}\n"
 
 
-@pytest.mark.parametrize("service", PACKAGES)
+@pytest.mark.parametrize(
+    "service", [name if name == "scheduler" else pytest.param(name, marks=pytest.mark.slow) for name in PACKAGES]
+)
 def test_a_service_run_by_the_command_prints_its_version(service: str) -> None:
     command = [sys.executable, "-m", "dilaserve", "run", service, "--version"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)

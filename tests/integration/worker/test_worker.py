@@ -207,8 +207,3 @@ def test_invalid_settings_are_reported_in_one_line(
     assert main(to_environ({"model": MODEL, **settings})) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert complaint in line
-
-
-def test_an_invalid_setting_ends_the_process_with_status_2(tmp_path: Path) -> None:
-    with service("worker", {"model": MODEL, "tp": 3}, tmp_path / "worker.log") as worker:
-        assert worker.wait(LIMIT_S) == 2
