@@ -266,12 +266,6 @@ async def test_a_body_that_is_not_a_json_object_is_rejected(lonely_gateway: Runn
         assert error["param"] is None
 
 
-async def test_an_unknown_model_is_not_found(lonely_gateway: RunningGateway) -> None:
-    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", PLAIN)):
-        error = await refused(lonely_gateway, path, status=404, json=body | {"model": "gpt-4o"})
-        assert (error["param"], error["code"]) == ("model", "model_not_found")
-
-
 async def test_a_body_over_the_limit_is_rejected_with_or_without_its_length(lonely_gateway: RunningGateway) -> None:
     async def parts() -> Any:
         for _ in range(MAX_BODY_BYTES // 65536 + 1):

@@ -8,7 +8,6 @@ import httpx
 import openai
 import pytest
 
-from shared.messages.requests import OutcomeStatus
 from tests.support.gateway import ONE_CELL, RunningGateway
 
 pytestmark = ONE_CELL
@@ -89,13 +88,23 @@ async def test_a_reply_states_how_it_was_served(gateway: RunningGateway) -> None
 
 
 @pytest.mark.parametrize(
-    ("ended", "status"), [(OutcomeStatus.REJECTED, 400), (OutcomeStatus.CANCELLED, 410), (OutcomeStatus.FAILED, 500)]
+    ("path", "body"),
+    [
+        ("chat/completions", CHAT),
+        ("responses", {"model": MODEL, "input": "How many pears?"}),
+        ("messages", CHAT | {"max_tokens": 32}),
+    ],
 )
-async def test_an_error_names_the_request_that_ran(gateway: RunningGateway, ended: OutcomeStatus, status: int) -> None:
-    gateway.scheduler.status = ended
-    reply = await gateway.http.post("/v1/chat/completions", json=CHAT)
-    assert reply.status_code == status
-    assert reply.headers["x-request-id"] == gateway.scheduler.requests[0].request_id
+async def test_each_form_of_request_has_an_slo_metrics_and_an_outcome(
+    gateway: RunningGateway, path: str, body: dict[str, Any]
+) -> None:
+    completed = 'dilaserve_gateway_requests_total{outcome="completed"}'
+    before = await gateway.value(completed)
+    reply = (await gateway.http.post(f"/v1/{path}", json=body | {"slo_ms": 900, "min_threshold": 0.7})).json()
+    [request] = gateway.scheduler.requests
+    assert (request.slo_s, request.min_threshold, reply["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
+    await gateway.metric(f"{completed} {before + 1}")
+    assert (await gateway.http.get(f"/v1/requests/{reply['id']}")).json()["text"] == ANSWER
 
 
 async def test_a_stream_may_report_the_usage_so_far(gateway: RunningGateway) -> None:
@@ -205,8 +214,7 @@ async def test_characters_of_several_tokens_are_streamed_whole(gateway: RunningG
 
 async def test_concurrent_requests_each_get_their_own_answer(gateway: RunningGateway) -> None:
     gateway.scheduler.answer = lambda request: str(request.seed)
-    limits = httpx.Limits(max_connections=200)
-    async with httpx.AsyncClient(base_url=gateway.url, limits=limits, timeout=30) as http, asyncio.TaskGroup() as tasks:
-        sent = [tasks.create_task(http.post("/v1/chat/completions", json=CHAT | {"seed": i})) for i in range(200)]
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http, asyncio.TaskGroup() as tasks:
+        sent = [tasks.create_task(http.post("/v1/chat/completions", json=CHAT | {"seed": i})) for i in range(60)]
     texts = [task.result().json()["choices"][0]["message"]["content"] for task in sent]
-    assert texts == [str(i) for i in range(200)]
+    assert texts == [str(i) for i in range(60)]

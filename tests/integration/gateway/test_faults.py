@@ -100,6 +100,7 @@ async def test_a_request_that_is_not_completed_gets_an_error(
     gateway.scheduler.status = ended
     reply = await gateway.http.post(PATH, json=CHAT)
     assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+    assert reply.headers["x-request-id"] == gateway.scheduler.requests[0].request_id
     streamed = await gateway.http.post(PATH, json=CHAT | {"stream": True})
     last = streamed.text.strip().split("\n\n")[-1].removeprefix("data: ")
     assert json.loads(last)["error"]["code"] == code

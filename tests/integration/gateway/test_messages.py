@@ -12,7 +12,6 @@ from tests.support.gateway import ONE_CELL, RunningGateway
 
 pytestmark = ONE_CELL
 
-COMPLETED = 'dilaserve_gateway_requests_total{outcome="completed"}'
 
 MODEL = "tiny-llada"
 TURNS = [{"role": "user", "content": "How many pears?"}]
@@ -193,19 +192,3 @@ async def test_a_turn_without_blocks_is_an_empty_text(gateway: RunningGateway) -
     empty = await post(gateway, "/count_tokens", messages=[{"role": "user", "content": []}, *TURNS], max_tokens=None)
     text = await post(gateway, "/count_tokens", messages=[{"role": "user", "content": ""}, *TURNS], max_tokens=None)
     assert (empty.status_code, empty.json()) == (200, text.json())
-
-
-async def test_a_message_has_the_slo_metrics_and_outcome_of_a_completion(gateway: RunningGateway) -> None:
-    before = await gateway.value(COMPLETED)
-    message = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
-    [request] = gateway.scheduler.requests
-    assert (request.slo_s, request.min_threshold, message["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
-    await gateway.metric(f"{COMPLETED} {before + 1}")
-    assert (await gateway.http.get(f"/v1/requests/{message['id']}")).json()["text"] == ANSWER
-
-
-async def test_a_repeated_message_with_a_key_is_served_once(gateway: RunningGateway) -> None:
-    headers = HEADERS | {"Idempotency-Key": "once"}
-    first, second = [await gateway.http.post("/v1/messages", json=BODY, headers=headers) for _ in range(2)]
-    assert first.json()["id"] == second.json()["id"]
-    assert len(gateway.scheduler.requests) == 1

@@ -17,7 +17,6 @@ from tests.support.scheduler import AnsweringScheduler, confidences_of
 
 pytestmark = ONE_CELL
 
-COMPLETED = 'dilaserve_gateway_requests_total{outcome="completed"}'
 
 MODEL, ANSWER = "tiny-llada", "The answer is 29."
 EVENTS = [
@@ -148,20 +147,3 @@ async def test_a_limit_beyond_the_models_room_is_named_as_in_the_body(gateway: R
     reply = await post(gateway, max_output_tokens=10**6, prompt_cache_key="x", reasoning={"effort": "low"})
     assert reply.headers["x-dilaserve-adjusted"].startswith("max_output_tokens=")
     assert reply.headers["x-dilaserve-ignored"] == "reasoning.effort, prompt_cache_key"
-
-
-async def test_a_response_has_the_slo_metrics_and_outcome_of_a_completion(gateway: RunningGateway) -> None:
-    before = await gateway.value(COMPLETED)
-    reply = (await post(gateway, slo_ms=900, min_threshold=0.7)).json()
-    [request] = gateway.scheduler.requests
-    assert (request.slo_s, request.min_threshold, reply["dilaserve"]["slo_ms"]) == (0.9, 0.7, 900)
-    await gateway.metric(f"{COMPLETED} {before + 1}")
-    stored = await gateway.http.get(f"/v1/requests/{reply['id']}")
-    assert stored.json()["text"] == "The answer is 29."
-
-
-async def test_a_repeated_response_with_a_key_is_served_once(gateway: RunningGateway) -> None:
-    body, headers = {"model": MODEL, "input": "How many pears?"}, {"Idempotency-Key": "once"}
-    first, second = [await gateway.http.post("/v1/responses", json=body, headers=headers) for _ in range(2)]
-    assert first.json()["id"] == second.json()["id"]
-    assert len(gateway.scheduler.requests) == 1
