@@ -4,9 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from services.gateway.admission.key_use import KeyUse
+import pytest
+
+from services.gateway.admission import key_use
+from services.gateway.admission.key_use import SILENCE_S, KeyUse
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
+from shared.messages.gateway import GatewayUse
 from tests.support.waiting import reached
 
 MINUTE_S = 60.0
@@ -61,3 +65,14 @@ async def test_a_gateway_that_starts_learns_the_rates(bus: Bus) -> None:
             await until_counted(early, "k")  # the count has been published
         async with sharing(bus, {}) as late:
             await until_counted(late, "k")
+
+
+async def test_a_silent_gateways_requests_count_until_it_has_been_silent_for_three_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, use = 100.0, KeyUse(dict)
+    monkeypatch.setattr(key_use, "_now_s", lambda: now_s)
+    use.receive(GatewayUse(gateway="g1", rates=[], in_flight={"k": 2}), 0.0)
+    assert use.in_flight_elsewhere("k") == 2
+    now_s += SILENCE_S + 0.1
+    assert use.in_flight_elsewhere("k") == 0

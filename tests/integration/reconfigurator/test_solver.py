@@ -3,8 +3,9 @@
 import random
 
 import pyomo.environ as pyo
+import pytest
 
-from services.reconfigurator.planning.solver import SolverResult, SolverStatus, solve
+from services.reconfigurator.planning.solver import SolverResult, SolverStatus, _is_satisfied, solve
 
 
 def knapsack(items: int, rows: int) -> pyo.ConcreteModel:
@@ -69,3 +70,13 @@ def test_an_objective_without_variables_is_solved() -> None:
     m.nothing = pyo.Objective(expr=pyo.quicksum([]), sense=pyo.maximize)
     assert solve(m, 60).status is SolverStatus.OPTIMAL
     assert sum(round(m.x[i].value) for i in m.x) == 2
+
+
+@pytest.mark.parametrize(("value", "fits"), [(1.0, True), (0.5, False), (2.0, False)])
+def test_a_solution_counts_only_with_whole_numbers_within_the_constraints(value: float, *, fits: bool) -> None:
+    """CBC gives the solution of a relaxation if it must stop."""
+    m = pyo.ConcreteModel()
+    m.x = pyo.Var(domain=pyo.Integers)
+    m.most = pyo.Constraint(expr=m.x <= 1)
+    m.x.set_value(value, skip_validation=True)
+    assert _is_satisfied(m) is fits

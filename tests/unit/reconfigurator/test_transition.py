@@ -14,7 +14,7 @@ from services.reconfigurator.execution.transition import (
     next_action,
     without_failed,
 )
-from services.reconfigurator.planning.launch_order import overlap
+from services.reconfigurator.planning.launch_order import next_launch, overlap
 from shared.messages.launch import InstanceSpec
 
 
@@ -163,3 +163,10 @@ def test_a_failed_launch_restores_the_previous_instances() -> None:
     assert without_failed([large], small, [large]) == small
     assert without_failed(small, [large], [spec(0)]) == [spec(1)]
     assert without_failed(small, [large], small) == [large]
+
+
+def test_the_first_launch_takes_the_fewest_gpus_from_instances_that_serve_and_stops_idle_ones_first() -> None:
+    serving, idle = spec(0, 1), spec(2, 3)
+    assert next_launch([spec(0), spec(2)], [serving, idle], idle=[idle]) == (spec(2), [idle])
+    assert next_launch([spec(0), spec(2)], [serving, idle]) == (spec(0), [serving])
+    assert next_launch([spec(0, 1, 2, 3)], [serving, idle], idle=[idle]) == (spec(0, 1, 2, 3), [idle, serving])

@@ -85,6 +85,11 @@ def test_streamed_tokens_survive_the_scheduler(steps: int, per_step: int, offset
         OutcomeStatus.COMPLETED,
         EXPECTED[: OUTPUT - offset],
     )
+    decisions, stats = finished[0].decisions, finished[0].stats
+    assert decisions is not None
+    assert stats is not None
+    ran_before = checkpoint.steps if checkpoint is not None else 0
+    assert (decisions.first_step, len(unpack_int32(decisions.blocks))) == (ran_before, stats.steps - ran_before)
 
 
 def test_a_request_whose_last_step_was_saved_only_ends() -> None:

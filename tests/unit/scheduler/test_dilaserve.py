@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.events import InstanceLost
+from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.state.request_table import NOWHERE
@@ -176,3 +177,48 @@ def test_after_the_loss_of_the_last_instance_requests_wait_for_another() -> None
     cell.workers["b-1"] = ScriptedWorker("b-1", 4)
     cell.serve(cell.send(registered("b-1", profile=PROFILE)))
     assert len(cell.finished) == 1
+
+
+def test_a_late_request_is_served_behind_those_in_time_and_ahead_of_one_with_a_far_longer_slo() -> None:
+    """It is planned for the median SLO from now, 100 s, and served as if due four of its planned SLOs later."""
+    cell = cell_of(per_step=32)
+    cell.send(registered("a-1", profile=FLAT_PROFILE, max_batch_requests=1))
+    cell.now_s += 10.0
+    slos_s = {"late": 5.0, "long": 1000.0, "patient": 100.0, "in time": 20.0}
+    cell.serve(cell.send(*[arrival(name, slo_s=slo_s) for name, slo_s in slos_s.items()]))
+    names = [finish.arrived.request.request_id for finish in cell.finished]
+    assert names == ["in time", "patient", "late", "long"]
+
+
+@pytest.mark.parametrize(("crowd_slo_s", "is_tight"), [(1e5, True), (20.0, False)])
+def test_batches_are_cut_for_an_urgent_request_only_while_the_cluster_has_room(
+    crowd_slo_s: float, *, is_tight: bool
+) -> None:
+    """A batch of all 21 requests takes 0.67 s, and the urgent one needs 16 steps in 4 s."""
+    cell = cell_of()
+    crowd = [arrival(f"r{i}", slo_s=crowd_slo_s) for i in range(20)]
+    cell.send(*crowd, arrival("urgent", slo_s=4.0))
+    cell.now_s += LOAD_CONTROL_INTERVAL_S
+    cell.send()
+    assert cell.core.fleet.tight.any() == is_tight
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_request_that_moves_within_a_block_recomputes_there(*, has_state: bool) -> None:
+    cell = cell_of(per_step=2)
+    cell.answer(cell.send(arrival("r")))
+    row = np.array([cell.core.table.row_of["r"]])
+    if not has_state:
+        cell.core.table.state_instance[row] = NOWHERE
+    _, recompute_left = cell.core.estimates.remaining(row)
+    assert recompute_left[0].tolist() == [1.0 if has_state else 2.0] * len(THRESHOLDS)
+
+
+def test_an_idle_instance_forgets_its_pace() -> None:
+    fleet = cell_of().core.fleet
+    fleet.add_load(0, 128, requests=2)
+    fleet.pace_s[0] = 0.5
+    fleet.add_load(0, -64, requests=-1)
+    assert fleet.pace_s[0] == 0.5
+    fleet.add_load(0, -64, requests=-1)
+    assert fleet.pace_s[0] == 0.0

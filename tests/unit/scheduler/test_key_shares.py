@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from services.scheduler.algorithms.common_level import BOOKED_KNOTS, level_at
 from services.scheduler.algorithms.key_shares import allowed_shares, fair_share, key_levels, shares_before
 from services.scheduler.events import RequestCancelled
+from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.active_keys import ActiveKeys
+from services.scheduler.state.request_table import NOWHERE
 from shared.arrays import Float64, Int64
 from shared.errors import BadInput
 from shared.settings import read_settings
@@ -149,3 +151,21 @@ def test_the_few_requests_of_a_light_key_come_before_a_backlog(requests: int) ->
 
 def test_keys_that_are_all_above_their_shares_wait_in_one_order() -> None:
     assert np.isinf(allowed_shares(np.array([6.0, 7.0, 0.0]), np.array([300, 310, 0]), np.ones(3))).all()
+
+
+def test_the_use_of_a_running_request_counts_once() -> None:
+    """It comes before the waiting ones of its key, whether or not it is among those that are placed."""
+    cell = make_cell({"a-1": 1}, policy="dilaserve", caching=True)
+    cell.send(registered("a-1", max_batch_requests=3))
+    cell.send(
+        *[arrival(f"r{i}", key="heavy", slo_s=30.0) for i in range(40)], arrival("light", key="light", slo_s=30.0)
+    )
+    policy, table = cell.core.policy, cell.core.table
+    assert isinstance(policy, DiLaServePolicy)
+    rows = table.ticket.nonzero()[0]
+    runs = table.instance[rows] != NOWHERE
+    waiting, rank = rows[~runs], np.arange(len(rows), dtype=np.float64)
+    alone = policy.keys.shares_before(waiting, rank[: len(waiting)], table)
+    together = policy.keys.shares_before(np.concatenate([rows[runs], waiting]), rank, table)
+    assert alone.max() > 0
+    assert together[np.count_nonzero(runs) :] == pytest.approx(alone)

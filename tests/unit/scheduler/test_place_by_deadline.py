@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from services.scheduler.algorithms.placement import (
     MIN_DISPLACEMENT_S,
     place_first_come,
+    place_in_order,
     place_with_displacement,
     token_load,
 )
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
+from shared.arrays import Float64, Int64
 from shared.messages.instances import InstanceState
 from tests.builders import arrival
 from tests.support.scripted_cell import make_cell, registered
@@ -223,3 +225,19 @@ def test_an_urgent_request_keeps_a_responsive_instance_free() -> None:
         cluster.end(row)
     cluster.place(urgent=[large])
     assert cluster.where(large) == 0
+
+
+def equal_cost(fleet: Fleet, _tokens: Int64) -> Float64:
+    return np.ones(len(fleet.tokens))
+
+
+@pytest.mark.parametrize(("current", "expected"), [(NOWHERE, 2), (0, 0), (1, 1)])
+def test_of_equal_costs_a_request_keeps_its_instance_and_a_waiting_one_takes_that_with_the_fewest_tokens(
+    current: int, expected: int
+) -> None:
+    cluster = Cluster(1000, 1000, 1000)
+    for index, tokens in enumerate((300, 200, 100)):
+        cluster.add(tokens, 0.0, index)
+    row = cluster.add(100, 0.0, current)
+    placed = place_in_order(np.array([row]), cluster.table, cluster.fleet, equal_cost)
+    assert placed.tolist() == [expected]

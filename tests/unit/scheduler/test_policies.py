@@ -266,3 +266,33 @@ def test_a_resumed_request_continues_from_its_last_block_boundary() -> None:
     assert finish.stats is not None
     assert (finish.stats.steps, finish.stats.recompute_steps) == (4, 2)
     assert finish.output_ids.tolist() == [10 + i for i in range(64)]
+
+
+@pytest.mark.parametrize(("exact", "cache_steps", "recompute_tokens"), [(False, 31, 128), (True, 63, 96)])
+def test_the_capacity_is_that_of_full_batches_of_cache_steps_and_one_recompute_step(
+    *, exact: bool, cache_steps: int, recompute_tokens: int
+) -> None:
+    """Algorithm 4: a block of 32 tokens has one recompute step, and one cache step for each other token. With an exact
+    cache the whole output of 64 tokens has one, of the prompt and the first block."""
+    cell = make_cell({"a-1": 1}, caching=True, exact=exact)
+    cell.send(registered("a-1", max_batch_requests=4), arrival("r"))
+    batch_tokens = 4 * 32
+    tokens = cache_steps * batch_tokens + recompute_tokens
+    seconds = cache_steps * (batch_tokens + 1) / 1000 + (recompute_tokens + 1) / 1000
+    assert cell.core.load is not None
+    assert cell.core.load.throughput_tokens_per_s == pytest.approx(tokens / seconds)
+
+
+def test_the_window_of_load_control_is_the_mean_slo() -> None:
+    cell = make_cell({"a-1": 1})
+    cell.send(arrival("r0", slo_s=10.0), arrival("r1", slo_s=40.0))
+    load = cell.core.load
+    assert load is not None
+    assert load.capacity_tokens == pytest.approx(25.0 * load.throughput_tokens_per_s)
+
+
+def test_the_predicted_time_is_at_the_present_load_of_the_instance() -> None:
+    """A cache step of four requests takes 0.129 s: 64 steps take 9 s, 32 steps 4.9 s. Alone they would take 3.1 s."""
+    cell = make_cell({"a-1": 1}, caching=True, load_control=False)
+    [sent] = jobs_in(cell.send(*[arrival(f"r{i}", slo_s=6.0) for i in range(4)]))
+    np.testing.assert_allclose(unpack_float32(sent.jobs.thresholds), 0.7)

@@ -201,3 +201,12 @@ def test_an_iteration_counts_whole_if_some_steps_are_of_an_earlier_batch() -> No
         observe_iterations(table, fleet, rows, np.full(4, 0.129), np.zeros(4, np.int32), NOW_S)
     assert fleet.observed[0] == 2
     assert fleet.correction[0] == pytest.approx(1.0, rel=0.01)
+
+
+def test_the_observed_pace_counts_on_the_instances_that_have_one() -> None:
+    """Without one it is an iteration of all requests: 4 of 32 tokens."""
+    table, fleet = cluster(1, 1)
+    rows = table.ticket.nonzero()[0]
+    table.instance[rows[:2]] = 1
+    fleet.pace_s[1] = 0.5
+    assert pace_s(rows, table, fleet).tolist() == [0.5, 0.5, *[pytest.approx(0.129)] * 2]

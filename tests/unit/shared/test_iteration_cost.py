@@ -142,3 +142,9 @@ def test_arrays_cost_what_their_elements_cost(of: IterationCost, rows: Sequence[
     cached, recomputed, keys = np.array(rows).T
     together = of.seconds(cache_tokens=cached, recompute_tokens=recomputed, cache_keys=keys, recompute_keys=recomputed)
     assert together.tolist() == [seconds(of, *row) for row in rows]
+
+
+@pytest.mark.parametrize(("cached", "recomputed"), [(32.0, 4096.0), (2048.0, 32.0), (0.0, 64.0), (64.0, 0.0)])
+def test_an_iteration_of_both_kinds_is_never_shorter_than_one_of_its_parts(cached: float, recomputed: float) -> None:
+    of = cost(shared_launch_s=1.0)
+    assert seconds(of, cached, recomputed) == max(seconds(of, cached, 0), seconds(of, 0, recomputed))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -275,3 +276,41 @@ def test_schemas_of_several_fields_share_the_limits() -> None:
     with pytest.raises(BadInput, match="more than 100 patterns") as refused:
         schema_parts({"one": texts, "two": others}, [])
     assert refused.value.field == "two.p49"
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "refused"),
+    [
+        ({"type": "string", "allOf": [{"maxLength": 3}, {"maxLength": 5}]}, ["", "abc"], ["abcd", "abcdef"]),
+        ({"type": "string", "allOf": [{"minLength": 2}, {"minLength": 1}]}, ["ab"], ["", "a"]),
+        ({"type": "integer", "allOf": [{"maximum": 9}, {"maximum": 40}]}, [9, -1], [10, 40]),
+        ({"type": "integer", "allOf": [{"minimum": 9}, {"minimum": 4}]}, [9, 100], [8, 4]),
+        ({"type": "integer", "allOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, [0, 6, 12], [2, 3, 4, 9]),
+        ({"type": "array", "allOf": [{"maxItems": 1}, {"maxItems": 2}]}, [[], [1]], [[1, 2]]),
+        ({"type": "object", "allOf": [{"maxProperties": 1}, {"maxProperties": 2}]}, [{}, {"a": 1}], [{"a": 1, "b": 1}]),
+        ({"allOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, [2], [1, 3]),
+    ],
+)
+def test_of_two_bounds_both_hold(schema: object, accepted: list[object], refused: list[object]) -> None:
+    automaton = automaton_of(schema_part(schema))
+    assert [value for value in accepted if not automaton.accepts(json.dumps(value))] == []
+    assert [value for value in refused if automaton.accepts(json.dumps(value))] == []
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 9), (7, 123), (-105, 98), (19, 21), (89, 111), (-9, -3), (100, 305)])
+def test_a_range_has_all_its_integers_and_no_others(low: int, high: int) -> None:
+    automaton = automaton_of(schema_part({"type": "integer", "minimum": low, "maximum": high}))
+    assert [i for i in range(-400, 400) if automaton.accepts(str(i))] == list(range(low, high + 1))
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, None), (1, None), (2, None), (3, None), (0, 1), (1, 2)])
+def test_optional_properties_are_optional_unless_the_least_count_needs_them(least: int, most: int | None) -> None:
+    """Those that make up the count are the first optional ones; what the schema does not allow never matches."""
+    properties = {name: {"type": "null"} for name in "abc"}
+    bounds = {"minProperties": least} | ({} if most is None else {"maxProperties": most})
+    automaton = automaton_of(schema_part({"type": "object", "properties": properties, "required": ["b"], **bounds}))
+    texts = {names: json.dumps(dict.fromkeys(names)) for size in range(4) for names in combinations("abc", size)}
+    accepted = {names for names, text in texts.items() if automaton.accepts(text)}
+    allowed = {names for names in texts if "b" in names and least <= len(names) <= (3 if most is None else most)}
+    assert accepted <= allowed
+    assert {len(names) for names in accepted} == {len(names) for names in allowed}

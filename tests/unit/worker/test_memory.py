@@ -136,3 +136,4 @@ def test_a_region_moves_in_parts_over_its_own_target(distance: int, length: int)
     store.move([Move(distance, 0, length)])
     for layer in store._layers:
         assert torch.equal(layer[:length, 0, 0], torch.arange(float(distance), distance + length))
+        assert torch.equal(layer[length:, 0, 0], torch.arange(float(length), 101.0))
