@@ -89,6 +89,10 @@ lock: ## pin the packages after a change in pyproject.toml, and the hashes of th
 	  $(COMPILE) --extra $$service --constraint requirements.lock --override compose/locks/no-torch.txt --generate-hashes \
 	    --python-version 3.11 pyproject.toml compose/locks/build.txt --output-file compose/locks/$$service.lock || exit; \
 	done
+	for name in flash-attn-build flash-attn; do \
+	  $(COMPILE) --constraint requirements.lock --override compose/locks/no-torch.txt --generate-hashes \
+	    --python-version 3.11 compose/locks/$$name.txt --output-file compose/locks/$$name.lock || exit; \
+	done
 
 audit: $(READY) ## compare the pinned packages with known vulnerabilities (needs an advisory service)
 	$(BIN)/pip install --quiet uv

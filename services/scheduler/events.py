@@ -142,7 +142,7 @@ class RequestEstimates:
     features: Float32  # [n, 10], see shared.predictor_features
     masks_left: Int32  # [n]
     blocks_left: Int32  # [n]
-    trace: Mapping[str, str] = field(default_factory=dict)  # W3C trace context, of the first of them
+    traces: Sequence[Mapping[str, str]] = ()  # the W3C trace contexts of those that have one
 
 
 @dataclass(frozen=True, slots=True)

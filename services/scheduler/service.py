@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -20,7 +20,7 @@ from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.predictor_client import PredictorClient
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
-from services.scheduler.monitoring.tracing import record_request
+from services.scheduler.monitoring.tracing import RequestSpans
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.clock import BusClock
@@ -52,6 +52,7 @@ class SchedulerService:
     _stats: StatsWindow
     _metrics: SchedulerMetrics
     _deferred: DeferredTasks
+    _spans: RequestSpans = field(default_factory=RequestSpans)
 
     async def receive_results(self, epoch: int) -> None:
         """Receive the step results of an epoch that begins now, until cancelled."""
@@ -72,6 +73,9 @@ class SchedulerService:
                 await run_until_stopped(stop, self._lease.confirm())
                 if stop.is_set():
                     return
+            for event in events:
+                if isinstance(event, ev.RequestArrived):
+                    self._spans.arrived(event)
             now_s, started_s = self._clock.now_s(), time.perf_counter()
             commands = self._core.cycle(events, now_s)
             cycle_s = time.perf_counter() - started_s
@@ -100,7 +104,7 @@ class SchedulerService:
         self._metrics.observe("cycle_seconds", cycle_s)
         for command in commands:
             if isinstance(command, ev.FinishRequest):
-                record_request(command)
+                self._spans.finished(command)
                 self._metrics.observe_finished(command)
 
     async def _execute_now(self, command: ev.Command) -> None:
@@ -114,7 +118,7 @@ class SchedulerService:
         subjects = self._bus.subjects
         match command:
             case ev.SendJobs(instance_id, jobs):
-                await self._bus.publish(subjects.steps(instance_id), jobs)
+                await self._bus.publish(subjects.steps(instance_id), self._spans.sent(instance_id, jobs))
             case ev.SendProgress(request_id, progress):
                 await self._bus.publish(subjects.progress(request_id), progress)
             case ev.FinishRequest():
@@ -130,6 +134,7 @@ class SchedulerService:
             if results.sent_s:  # the clocks of the two machines may differ
                 self._metrics.observe("results_delay_seconds", max(0.0, time.time() - results.sent_s))
             self._queue.put(results)
+            self._spans.received(results)
 
 
 def is_urgent(command: ev.Command) -> bool:

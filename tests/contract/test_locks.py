@@ -42,3 +42,15 @@ def test_the_images_install_by_hash_only() -> None:
     by_hash = [line for line in lines if "service.lock" in line and "pip install" in line]
     assert len(by_hash) == 1
     assert {"--no-deps", "--only-binary", "--require-hashes"} <= set(by_hash[0].split())
+
+
+@pytest.mark.parametrize("name", ["flash-attn-build", "flash-attn"])
+def test_the_worker_has_flash_attn_by_a_build_argument_and_by_hash(name: str) -> None:
+    """Its build needs the packages of the first lock, so these are installed before."""
+    text, dockerfile = (LOCKS / f"{name}.lock").read_text(), (ROOT / "compose" / "Dockerfile").read_text()
+    entries = re.split(r"\n(?=\w)", text.strip())
+    assert [entry for entry in entries if not re.search(r" \\\n    --hash=sha256:[0-9a-f]{64}", entry)] == []
+    assert ("flash-attn" in pins(text)) == (name == "flash-attn")
+    assert not re.search(r"^(torch|nvidia|cuda|triton)", text, re.MULTILINE)
+    assert "for lock in flash-attn-build.lock flash-attn.lock" in dockerfile
+    assert '[ "$SERVICE" = worker ] && [ -n "$FLASH_ATTN" ]' in dockerfile

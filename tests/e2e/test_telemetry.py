@@ -1,9 +1,11 @@
 """One request in the trace and the metrics of every service."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +20,7 @@ from shared.errors import BadInput
 from tests.support.metrics import exported
 from tests.support.otlp import collecting
 from tests.support.stack import START_S, new_data_dir, running_stack
+from tests.support.trace_picture import draw, ordered
 
 pytestmark = pytest.mark.slow
 
@@ -93,8 +96,33 @@ def test_one_trace_covers_gateway_scheduler_predictor_and_worker(served: Served)
     of_gateway = {span.name: span for span in spans["dilaserve-gateway"]}
     assert of_gateway["POST /v1/completions"].parent_span_id.hex() == PARENT_ID
     assert of_gateway["request"].parent_span_id == of_gateway["POST /v1/completions"].span_id
-    steps = {name: sum(event.name == "step" for span in spans[name] for event in span.events) for name in spans}
-    assert steps["dilaserve-scheduler"] == steps["dilaserve-worker"] == served.reply["dilaserve"]["steps"]
+    [schedule] = [span for span in spans["dilaserve-scheduler"] if span.name == "schedule"]
+    runs = {span.span_id: span for span in spans["dilaserve-scheduler"] if span.name == "run"}
+    asked = {span.span_id: span for span in spans["dilaserve-scheduler"] if span.name == "ask predictor"}
+    assert schedule.parent_span_id == of_gateway["request"].span_id
+    assert {run.parent_span_id for run in runs.values()} == {schedule.span_id}
+    assert {span.parent_span_id for span in spans["dilaserve-worker"]} == set(runs)
+    assert {span.parent_span_id for span in spans["dilaserve-predictor"]} <= set(asked)
+    assert {link.span_id for span in asked.values() for link in span.links} == {of_gateway["request"].span_id}
+    ran, steps = spans["dilaserve-worker"], served.reply["dilaserve"]["steps"]
+    assert sum(event.name == "step" for span in ran for event in span.events) == steps
+    assert sum(event.name == "result" for run in runs.values() for event in run.events) == steps
+
+
+def test_the_picture_of_a_trace_has_every_service_below_the_gateway(served: Served, tmp_path: Path) -> None:
+    """With DILASERVE_TRACE_PICTURE it becomes that of the documentation."""
+    path = Path(os.environ.get("DILASERVE_TRACE_PICTURE", tmp_path / "trace.png"))
+    draw(served.spans, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    tree = [(depth, service.removeprefix("dilaserve-"), span.name) for depth, service, span in ordered(served.spans)]
+    assert tree[:2] == [(0, "gateway", "POST /v1/completions"), (1, "gateway", "request")]
+    shown = {
+        (3, "scheduler", "run"),
+        (4, "worker", "denoise"),
+        (2, "scheduler", "ask predictor"),
+        (3, "predictor", "predict"),
+    }
+    assert shown <= set(tree)
 
 
 def test_every_service_counts_the_request_in_its_metrics(served: Served) -> None:

@@ -33,7 +33,19 @@ ROOT = Path(__file__).parents[2]
 SLOW_PACKAGES = ("numpy", "torch", "msgspec", "structlog", "transformers", "pydantic", "scipy", "nats")
 BROKEN = 99  # exit status of a fork in which pytest itself fails
 LIMIT_S = 120.0  # of the tests of one mutant; one that takes longer is noticed
-OPTIONS = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not cuda")
+OPTIONS = (
+    "-q",
+    "-x",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+    "--no-header",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-m",
+    "not slow and not cuda",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,11 @@ class PredictorClient:
             self._queue.put(EstimatesReceived(command.tickets, command.steps, steps_left))
 
     async def _call(self, payload: bytes, command: RequestEstimates) -> Msg:
-        """Call the predictor. The span belongs to the trace of the first request."""
-        context, attributes = propagate.extract(command.trace), {"dilaserve.requests": len(command.tickets)}
-        kind = trace.SpanKind.CLIENT
-        with tracer.start_as_current_span("ask predictor", context=context, kind=kind, attributes=attributes):
+        """Call the predictor. The span belongs to the trace of the first traced request, and links to those of all."""
+        kind, attributes = trace.SpanKind.CLIENT, {"dilaserve.requests": len(command.tickets)}
+        contexts = [propagate.extract(each) for each in command.traces]
+        links = [trace.Link(trace.get_current_span(context).get_span_context()) for context in contexts]
+        with tracer.start_as_current_span("ask predictor", next(iter(contexts), None), kind, attributes, links):
             subject, headers = self._bus.subjects.predict, trace_headers()
             return await self._bus.nc.request(subject, payload, timeout=ANSWER_TIMEOUT_S, headers=headers)
 

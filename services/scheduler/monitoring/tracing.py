@@ -1,11 +1,15 @@
-"""The scheduler's span of a request, written when the request ends."""
+"""The scheduler's spans of a traced request: `schedule` from its arrival to its end, and below it `run` on each of its
+instances, with an event for each step sent and each result received. The worker's span is below `run`."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 from opentelemetry import propagate, trace
 
-from services.scheduler.events import FinishRequest
-from shared.arrays import unpack_float32, unpack_int32
-from shared.messages.decisions import StepDecisions
-from shared.messages.steps import StepKind
+from services.scheduler.events import FinishRequest, RequestArrived
+from shared.arrays import unpack_float32, unpack_int32, unpack_int64
+from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 from shared.telemetry import MAX_STEP_EVENTS, as_ns
 
 tracer = trace.get_tracer(__name__)
@@ -13,30 +17,83 @@ tracer = trace.get_tracer(__name__)
 STATS = ("steps", "recompute_steps", "mean_threshold", "migrations", "slo_met")  # attributes of the span
 
 
-def record_request(finish: FinishRequest) -> None:
-    """Write a span from arrival to end, with an event for each step."""
-    arrived, stats = finish.arrived, finish.stats
-    span = tracer.start_span("schedule", context=propagate.extract(arrived.trace), start_time=as_ns(arrived.arrival_s))
-    if span.is_recording():
-        span.set_attribute("dilaserve.request_id", arrived.request.request_id)
+@dataclass(slots=True)
+class _Traced:
+    schedule: trace.Span
+    run: trace.Span | None = None
+    ticket: int = -1  # of `run`
+
+
+class RequestSpans:
+    """The spans of all traced requests; none without a collector."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, _Traced] = {}
+        self._running: dict[int, _Traced] = {}  # by ticket
+
+    def arrived(self, arrived: RequestArrived) -> None:
+        """Start the span `schedule`, if the request has a trace."""
+        if not arrived.trace or arrived.request.request_id in self._requests:
+            return
+        context, start = propagate.extract(arrived.trace), as_ns(arrived.arrival_s)
+        span = tracer.start_span("schedule", context=context, start_time=start)
+        if span.is_recording():
+            self._requests[arrived.request.request_id] = _Traced(span)
+
+    def sent(self, instance_id: str, jobs: StepJobs) -> StepJobs:
+        """Record the steps sent to an instance. Returns: the jobs, whose new states continue the trace from `run`."""
+        if not self._requests:
+            return jobs
+        jobs = replace(jobs, states=[self._run_on(instance_id, state) for state in jobs.states])
+        columns = (unpack_int64(jobs.tickets), unpack_int32(jobs.steps), unpack_float32(jobs.thresholds))
+        kinds = unpack_int32(jobs.kinds)
+        for ticket, step, threshold, kind in zip(*(each.tolist() for each in (*columns, kinds)), strict=True):
+            name = StepKind(kind).name.lower()
+            self._note("step", ticket, step, {"dilaserve.threshold": round(threshold, 4), "dilaserve.kind": name})
+        return jobs
+
+    def received(self, results: StepResults) -> None:
+        """Record the results of steps."""
+        if not self._running:
+            return
+        columns = (unpack_int64(results.tickets), unpack_int32(results.steps), unpack_int32(results.counts))
+        for ticket, step, count in zip(*(each.tolist() for each in columns), strict=True):
+            self._note("result", ticket, step, {"dilaserve.unmasked": count})
+
+    def _run_on(self, instance_id: str, state: RequestState) -> RequestState:
+        """End the span `run` on another instance, and start that on this one. Returns: the state in this trace."""
+        traced = self._requests.get(state.request_id)
+        if traced is None:
+            return state
+        self._end_run(traced)
+        attributes = {"dilaserve.request_id": state.request_id, "dilaserve.instance": instance_id}
+        traced.run = tracer.start_span("run", trace.set_span_in_context(traced.schedule), attributes=attributes)
+        traced.ticket = state.ticket
+        self._running[state.ticket] = traced
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, trace.set_span_in_context(traced.run))
+        return replace(state, trace=carrier)
+
+    def _note(self, name: str, ticket: int, step: int, attributes: Mapping[str, str | float]) -> None:
+        traced = self._running.get(ticket)
+        if traced is not None and traced.run is not None and step < MAX_STEP_EVENTS:
+            traced.run.add_event(name, {"dilaserve.step": step, **attributes})
+
+    def _end_run(self, traced: _Traced) -> None:
+        self._running.pop(traced.ticket, None)
+        if traced.run is not None:
+            traced.run.end()
+
+    def finished(self, finish: FinishRequest) -> None:
+        """End the spans of a request."""
+        traced = self._requests.pop(finish.arrived.request.request_id, None)
+        if traced is None:
+            return
+        self._end_run(traced)
+        span, stats = traced.schedule, finish.stats
+        span.set_attribute("dilaserve.request_id", finish.arrived.request.request_id)
         span.set_attribute("dilaserve.status", finish.status.value)
-        span.set_attribute("dilaserve.slo_s", arrived.slo_s)
-        if stats is not None:
-            for name in STATS:
-                span.set_attribute(f"dilaserve.{name}", getattr(stats, name))
-        if finish.decisions is not None:
-            _add_steps(span, finish.decisions, arrived.arrival_s)
-    span.end()
-
-
-def _add_steps(span: trace.Span, decisions: StepDecisions, arrival_s: float) -> None:
-    at_s, thresholds = unpack_float32(decisions.at_s).tolist(), unpack_float32(decisions.thresholds).tolist()
-    kinds, placed_on = unpack_int32(decisions.kinds).tolist(), unpack_int32(decisions.placed_on).tolist()
-    for i in range(min(len(at_s), MAX_STEP_EVENTS)):
-        attributes = {
-            "dilaserve.step": decisions.first_step + i,
-            "dilaserve.threshold": round(thresholds[i], 4),
-            "dilaserve.kind": StepKind(kinds[i]).name.lower(),
-            "dilaserve.instance": decisions.instances[placed_on[i]],
-        }
-        span.add_event("step", attributes, timestamp=as_ns(arrival_s + at_s[i]))
+        span.set_attribute("dilaserve.slo_s", finish.arrived.slo_s)
+        for name in STATS if stats is not None else ():
+            span.set_attribute(f"dilaserve.{name}", getattr(stats, name))
+        span.end()

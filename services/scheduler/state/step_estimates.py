@@ -63,8 +63,8 @@ class StepEstimates:
             confidence_stats=table.confidence_stats[rows],
         )
         masks_left, blocks_left = table.masks_left[rows], table.blocks_left[rows]
-        trace = table.entry(int(rows[0])).arrived.trace
-        return [RequestEstimates(table.ticket[rows], table.steps[rows], features, masks_left, blocks_left, trace)]
+        traces = [trace for row in rows.tolist() if (trace := table.entry(row).arrived.trace)]
+        return [RequestEstimates(table.ticket[rows], table.steps[rows], features, masks_left, blocks_left, traces)]
 
     def apply(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
         """Apply the predictor's answer for each request after `steps` steps. Shapes: [n], [n], [n, c]."""

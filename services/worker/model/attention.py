@@ -64,7 +64,8 @@ def attention(inputs: ForwardInputs, store: KvStore | None, kernel: Kernel) -> A
 
 @cache
 def kernel_name(setting: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The kernel for a setting: torch, flash-attn or fallback. The first two need 16 bits and an Ampere or later GPU.
+    """The kernel for a setting: torch, flash-attn or fallback. The first two need 16 bits and an Ampere or later GPU;
+    `auto` is flash-attn where it is installed.
 
     Raises: ValueError, one line, if the setting names a kernel that cannot run here.
     """
@@ -74,10 +75,10 @@ def kernel_name(setting: str, device: torch.device, dtype: torch.dtype) -> str:
         and torch.cuda.get_device_capability(device) >= (8, 0)
     )
     if setting == "auto":
-        return "torch" if can_run else "fallback"
+        return "fallback" if not can_run else "torch" if _flash_attn() is None else "flash-attn"
     if setting != "fallback" and not can_run:
         raise ValueError(f"attention {setting!r} needs bfloat16 and an Ampere or later GPU; use auto")
-    if setting == "flash-attn" and _flash_forward() is None:
+    if setting == "flash-attn" and _flash_attn() is None:
         raise ValueError("attention 'flash-attn': the package is not installed; use auto")
     return setting
 
@@ -104,10 +105,12 @@ def varlen(
 def flash(
     q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *, seqused_k: Tensor
 ) -> Tensor:
-    """flash-attn's kernel."""
-    mixed: Tensor = _flash_forward()(
-        q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, q.shape[-1] ** -0.5, causal=False, seqused_k=seqused_k
-    )[0]
+    """flash-attn's kernel. It reads all keys between two bounds, so each gap between two regions of keys is a sequence
+    of its own, without queries."""
+    ends = torch.stack([cu_seq_k[:-1], cu_seq_k[:-1] + seqused_k], dim=1).flatten()
+    rows = torch.stack([cu_seq_q[:-1], cu_seq_q[1:]], dim=1).flatten()
+    longest = max(max_q, 2)  # with 1 it expects one query of each sequence
+    mixed: Tensor = _flash_attn()(q, k, v, rows, ends, longest, max_k)
     return mixed
 
 
@@ -208,10 +211,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, 
 
 
 @cache
-def _flash_forward() -> Any:
-    """flash-attn's forward, which takes `seqused_k`; None if it is not installed."""
+def _flash_attn() -> Any:
+    """flash-attn's public function for sequences of any lengths; None if the package is not installed."""
     try:
-        from flash_attn.flash_attn_interface import _flash_attn_varlen_forward  # noqa: PLC0415 - optional
+        from flash_attn import flash_attn_varlen_func  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    return _flash_attn_varlen_forward
+    return flash_attn_varlen_func

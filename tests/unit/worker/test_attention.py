@@ -38,13 +38,27 @@ def exact(
     return torch.cat(mixed)
 
 
-def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int, *rest: Any, **named: Any
-) -> tuple[Tensor]:
-    """flash-attn's forward, with its published signature."""
-    dropout, scale = rest
-    assert (dropout, scale, named["causal"]) == (0.0, q.shape[-1] ** -0.5, False)
-    return (exact(q, k, v, cu_q, cu_k, max_q, max_k, seqused_k=named["seqused_k"]),)
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    *,
+    causal: bool = False,
+) -> Tensor:
+    """flash-attn's public function: a sequence without queries has no result, and all keys of the others count. With
+    `max_seqlen_q` 1 and grouped heads it takes one query of each sequence."""
+    assert (dropout_p, softmax_scale, causal) == (0.0, None, False)
+    assert max_seqlen_q > 1
+    counts = cu_seqlens_q.diff() > 0
+    starts, lengths = cu_seqlens_k[:-1][counts], cu_seqlens_k.diff()[counts]
+    rows = torch.cat([cu_seqlens_q[:1], cu_seqlens_q[1:][counts]])
+    return exact(q, k, v, rows, torch.cat([starts, cu_seqlens_k[-1:]]), max_seqlen_q, max_seqlen_k, seqused_k=lengths)
 
 
 requests = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 4)), min_size=1, max_size=6)
@@ -145,7 +159,7 @@ def sequence(ticket: int, prompt: int) -> SequenceState:
 @torch.inference_mode()
 @pytest.mark.parametrize("recomputing", [0, 1, 3])
 def test_all_kernels_compute_the_same(recomputing: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "_flash_forward", lambda: flash_forward)
+    monkeypatch.setattr(own, "_flash_attn", lambda: flash_attn_varlen_func)
     decoder, resident = random_decoder(), [sequence(ticket, prompt) for ticket, prompt in enumerate((7, 7, 9))]
     whole = [Part(s, 0, 0, 0, len(s.canvas)) for s in resident]
     blocks = [Part(s, 1, 0, *s.block_range(0)) for s in resident[recomputing:]]
@@ -180,10 +194,14 @@ def test_the_kernel_needs_16_bits_and_an_ampere_gpu(
             NAME_OF("torch", CUDA, dtype)
 
 
-def test_flash_attn_is_used_by_setting_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attn_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(own, "_flash_forward", lambda: None)
+    monkeypatch.setattr(own, "_flash_attn", lambda: None)
     with pytest.raises(ValueError, match="is not installed"):
         NAME_OF("flash-attn", CUDA, torch.bfloat16)
-    monkeypatch.setattr(own, "_flash_forward", lambda: flash_forward)
-    assert NAME_OF("flash-attn", CUDA, torch.bfloat16) == "flash-attn"
+    assert NAME_OF("auto", CUDA, torch.bfloat16) == "torch"
+    monkeypatch.setattr(own, "_flash_attn", lambda: flash_attn_varlen_func)
+    for setting in ("flash-attn", "auto"):
+        assert NAME_OF(setting, CUDA, torch.bfloat16) == "flash-attn"
+    assert NAME_OF("torch", CUDA, torch.bfloat16) == "torch"
+    assert NAME_OF("auto", CUDA, torch.float32) == "fallback"
