@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.events import InstanceLost
-from services.scheduler.policies import LOAD_CONTROL_INTERVAL_S
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S
 from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.step_pipeline import SENT_ACROSS, SENT_AHEAD
 from shared.arrays import unpack_float32, unpack_int64
