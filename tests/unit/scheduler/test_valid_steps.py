@@ -1,4 +1,4 @@
-"""What a step of an instance may change."""
+"""A step of an instance writes within its block only, and clears the attempts before it."""
 
 import msgspec
 
