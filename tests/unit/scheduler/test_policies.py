@@ -275,8 +275,8 @@ def test_the_capacity_is_that_of_full_batches_of_cache_steps_and_one_recompute_s
     """Algorithm 4: a block of 32 tokens has one recompute step, and one cache step for each other token. With an exact
     cache the whole output of 64 tokens has one, of the prompt and the first block."""
     cell = make_cell({"a-1": 1}, caching=True, exact=exact)
-    cell.send(registered("a-1", max_batch_requests=4), arrival("r"))
-    batch_tokens = 4 * 32
+    cell.send(registered("a-1", max_batch_requests=16), arrival("r"))
+    batch_tokens = 16 * 32
     tokens = cache_steps * batch_tokens + recompute_tokens
     seconds = cache_steps * (batch_tokens + 1) / 1000 + (recompute_tokens + 1) / 1000
     assert cell.core.load is not None
