@@ -16,13 +16,27 @@ LLAMA = {
     "vocab_size": 32_000,
     "eos_token_id": 2,
 }
+RELATIVES = (  # their layers or their decoding differ from those of the families
+    "SDARMoeForCausalLM",
+    "Fast_dLLM_QwenForCausalLM",
+    "NemotronLabsDiffusionModel",
+    "DiffEncoderModel",
+)
 
 
 def test_they_are_those_that_the_worker_decodes() -> None:
     assert {family.architecture for family in FAMILIES.values()} == ARCHITECTURES.keys()
 
 
-@pytest.mark.parametrize(("config", "named"), [(LLAMA, "LlamaForCausalLM"), ({}, "none"), ({"architectures": 3}, "3")])
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (LLAMA, "LlamaForCausalLM"),
+        ({}, "none"),
+        ({"architectures": 3}, "3"),
+        *[(LLAMA | {"architectures": [name]}, name) for name in RELATIVES],
+    ],
+)
 def test_another_one_is_refused_by_name(config: dict[str, object], named: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     supported = "LLaDAModelLM, DreamModel, SDARForCausalLM, LLaDA2MoeModelLM"
