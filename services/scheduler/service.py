@@ -20,7 +20,7 @@ from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.predictor_client import PredictorClient
 from services.scheduler.monitoring.metrics import SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
-from services.scheduler.monitoring.tracing import RequestSpans
+from services.scheduler.monitoring.tracing import ScheduleSpans
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.clock import BusClock
@@ -52,7 +52,7 @@ class SchedulerService:
     _stats: StatsWindow
     _metrics: SchedulerMetrics
     _deferred: DeferredTasks
-    _spans: RequestSpans = field(default_factory=RequestSpans)
+    _spans: ScheduleSpans = field(default_factory=ScheduleSpans)
 
     async def receive_results(self, epoch: int) -> None:
         """Receive the step results of an epoch that begins now, until cancelled."""

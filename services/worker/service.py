@@ -22,7 +22,7 @@ from services.worker.engine.step_jobs import MessageDeduplicator, StepJob, read_
 from services.worker.engine.step_results import IterationResult
 from services.worker.io.registration import Registration
 from services.worker.monitoring.metrics import WorkerMetrics
-from services.worker.monitoring.tracing import RequestSpans
+from services.worker.monitoring.tracing import DenoiseSpans
 from services.worker.monitoring.watchdog import Watchdog
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
@@ -69,7 +69,7 @@ class WorkerService:
         self._metrics = metrics
         self._canary = canary
         self._instance_id = registration.instance.instance_id
-        self._spans = RequestSpans(self._instance_id)
+        self._spans = DenoiseSpans(self._instance_id)
         self._deferred = DeferredTasks()
         self._deduplicator = MessageDeduplicator()
         # Messages and their jobs; True: jobs that waited can run; None ends the queue.

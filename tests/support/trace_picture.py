@@ -8,7 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 COLOURS = {"gateway": "#4e79a7", "scheduler": "#f28e2b", "predictor": "#76b7b2", "worker": "#59a14f"}
 EVENTS = {"step": "|", "result": "."}
-MOST_ALIKE = 3  # spans of one name; further ones are left out
+MAX_ALIKE = 3  # spans of one name; further ones are left out
 
 
 def ordered(spans: Mapping[str, Sequence[Span]]) -> list[tuple[int, str, Span]]:
@@ -36,7 +36,7 @@ def draw(spans: Mapping[str, Sequence[Span]], path: Path) -> None:
     rows, alike = [], Counter[str]()
     for depth, service, span in ordered(spans):
         alike[span.name] += 1
-        if alike[span.name] <= MOST_ALIKE:
+        if alike[span.name] <= MAX_ALIKE:
             rows.append((depth, service.removeprefix("dilaserve-"), span))
     start_ns = min(span.start_time_unix_nano for _, _, span in rows)
     figure = Figure(figsize=(10, 0.34 * len(rows) + 0.9), layout="constrained")

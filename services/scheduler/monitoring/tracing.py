@@ -24,7 +24,7 @@ class _Traced:
     ticket: int = -1  # of `run`
 
 
-class RequestSpans:
+class ScheduleSpans:
     """The spans of all traced requests; none without a collector."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ class _RequestSpan:
     computing_s: float = 0.0
 
 
-class RequestSpans:
+class DenoiseSpans:
     """The spans of one instance's traced requests; none without a collector."""
 
     def __init__(self, instance_id: str) -> None:

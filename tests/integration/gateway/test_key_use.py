@@ -67,7 +67,7 @@ async def test_a_gateway_that_starts_learns_the_rates(bus: Bus) -> None:
             await until_counted(late, "k")
 
 
-async def test_a_silent_gateways_requests_count_until_it_has_been_silent_for_three_seconds(
+async def test_requests_of_a_gateway_count_until_it_was_silent_for_three_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s, use = 100.0, KeyUse(dict)

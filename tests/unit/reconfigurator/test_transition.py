@@ -165,7 +165,7 @@ def test_a_failed_launch_restores_the_previous_instances() -> None:
     assert without_failed(small, [large], small) == [large]
 
 
-def test_the_first_launch_takes_the_fewest_gpus_from_instances_that_serve_and_stops_idle_ones_first() -> None:
+def test_the_first_launch_stops_idle_instances_first_and_the_fewest_that_serve() -> None:
     serving, idle = spec(0, 1), spec(2, 3)
     assert next_launch([spec(0), spec(2)], [serving, idle], idle=[idle]) == (spec(2), [idle])
     assert next_launch([spec(0), spec(2)], [serving, idle]) == (spec(0), [serving])

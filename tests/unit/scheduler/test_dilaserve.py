@@ -179,7 +179,7 @@ def test_after_the_loss_of_the_last_instance_requests_wait_for_another() -> None
     assert len(cell.finished) == 1
 
 
-def test_a_late_request_is_served_behind_those_in_time_and_ahead_of_one_with_a_far_longer_slo() -> None:
+def test_a_late_request_waits_behind_those_in_time_but_not_behind_a_far_slo() -> None:
     """It is planned for the median SLO from now, 100 s, and served as if due four of its planned SLOs later."""
     cell = cell_of(per_step=32)
     cell.send(registered("a-1", profile=FLAT_PROFILE, max_batch_requests=1))

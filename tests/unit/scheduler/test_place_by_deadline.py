@@ -232,9 +232,7 @@ def equal_cost(fleet: Fleet, _tokens: Int64) -> Float64:
 
 
 @pytest.mark.parametrize(("current", "expected"), [(NOWHERE, 2), (0, 0), (1, 1)])
-def test_of_equal_costs_a_request_keeps_its_instance_and_a_waiting_one_takes_that_with_the_fewest_tokens(
-    current: int, expected: int
-) -> None:
+def test_at_equal_cost_a_request_stays_and_a_waiting_one_takes_the_emptiest(current: int, expected: int) -> None:
     cluster = Cluster(1000, 1000, 1000)
     for index, tokens in enumerate((300, 200, 100)):
         cluster.add(tokens, 0.0, index)

@@ -60,7 +60,7 @@ def parent_id(span: ReadableSpan) -> str:
 
 
 def test_each_instance_continues_the_trace_below_the_scheduler(ended: InMemorySpanExporter) -> None:
-    spans, arrived = tracing.RequestSpans(), replace(arrival("r"), trace=TRACE)
+    spans, arrived = tracing.ScheduleSpans(), replace(arrival("r"), trace=TRACE)
     spans.arrived(arrived)
     first = spans.sent("a-1", jobs(1, 0, is_new=True))
     spans.received(result(1, 0))
@@ -81,7 +81,7 @@ def test_each_instance_continues_the_trace_below_the_scheduler(ended: InMemorySp
 
 
 def test_a_request_without_a_trace_and_one_without_a_collector_are_sent_as_they_are() -> None:
-    spans = tracing.RequestSpans()
+    spans = tracing.ScheduleSpans()
     for arrived in (arrival("r"), replace(arrival("r"), trace=TRACE)):
         spans.arrived(arrived)
         sent = jobs(1, 0, is_new=True)

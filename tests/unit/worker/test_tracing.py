@@ -44,7 +44,7 @@ def step_of(ticket: int) -> StepResults:
 
 
 def test_a_span_ends_when_its_request_is_dropped(ended: InMemorySpanExporter) -> None:
-    spans = tracing.RequestSpans("a-1")
+    spans = tracing.DenoiseSpans("a-1")
     spans.jobs_received(jobs(1, 2, 3))
     spans.iteration_finished(step_of(1))
     spans.jobs_received(jobs(drops=pack_int64([1])))
@@ -54,7 +54,7 @@ def test_a_span_ends_when_its_request_is_dropped(ended: InMemorySpanExporter) ->
 
 
 def test_the_same_ticket_in_a_new_epoch_has_its_own_span(ended: InMemorySpanExporter) -> None:
-    spans = tracing.RequestSpans("a-1")
+    spans = tracing.DenoiseSpans("a-1")
     spans.jobs_received(jobs(1))
     spans.jobs_received(jobs(1, epoch=2, name="s"))
     spans.iteration_finished(step_of(1))
