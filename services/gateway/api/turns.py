@@ -1,17 +1,23 @@
 """A resource that one task has at a time, and that its owners have in turn."""
 
 import asyncio
+import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
 class Turns:
-    """An owner with many waiting tasks delays each other owner by one task at most."""
+    """Start-time fair queueing: of the owners that wait, the one that has used the least time goes first. So one with
+    many or long tasks delays another by one task, and by as much time as the other uses itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
+        self._clock = clock
         self._is_taken = False
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by owner, the next one first
+        self._virtual_s = 0.0  # virtual time: that at which the last task started
+        self._used_s: dict[str, float] = {}  # virtual time at which each owner's last task ended, if after the clock
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
@@ -26,14 +32,21 @@ class Turns:
                     self._grant_next()
                 raise
         self._is_taken = True
+        began_s, self._virtual_s = self._clock(), self._start_s(owner)
         try:
             yield
         finally:
+            self._used_s[owner] = self._virtual_s + self._clock() - began_s
+            self._used_s = {name: used_s for name, used_s in self._used_s.items() if used_s > self._virtual_s}
             self._grant_next()
+
+    def _start_s(self, owner: str) -> float:
+        return max(self._used_s.get(owner, 0.0), self._virtual_s)
 
     def _grant_next(self) -> None:
         while self._waiting:
-            owner, tasks = self._waiting.popitem(last=False)
+            owner = min(self._waiting, key=self._start_s)
+            tasks = self._waiting.pop(owner)
             waiting = deque(granted for granted in tasks if not granted.done())  # without tasks that have left
             if waiting:
                 waiting.popleft().set_result(None)

@@ -10,19 +10,21 @@ from hypothesis import strategies as st
 from services.gateway.api.turns import Turns
 
 
-async def order_of(owners: Sequence[str], leaving: frozenset[int] = frozenset()) -> list[str]:
+async def order_of(owners: Sequence[str], leaving: frozenset[int] = frozenset(), long: str = "") -> list[str]:
     """The order in which tasks of these owners have the resource, all of which wait at once, but for those that leave
-    before their turn."""
-    turns, order = Turns(), list[str]()
-    is_free = asyncio.Event()
+    before their turn. A task takes a second, or ten if its owner is in `long`."""
+    now_s, order = 0.0, list[str]()
+    turns, is_free = Turns(lambda: now_s), asyncio.Event()
 
     async def first() -> None:
         async with turns.turn("first"):
             await is_free.wait()
 
     async def task(owner: str) -> None:
+        nonlocal now_s
         async with turns.turn(owner):
             order.append(owner)
+            now_s += 10 if owner in long else 1
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(first())
@@ -36,6 +38,10 @@ async def order_of(owners: Sequence[str], leaving: frozenset[int] = frozenset())
 
 def test_an_owner_with_many_tasks_delays_another_by_one() -> None:
     assert asyncio.run(order_of("aaaabbc")) == list("abcabaa")
+
+
+def test_an_owner_with_long_tasks_has_fewer_turns() -> None:
+    assert asyncio.run(order_of("aaa" + 25 * "b", long="a")) == list("a" + 10 * "b" + "a" + 10 * "b" + "a" + 5 * "b")
 
 
 def test_tasks_that_left_cost_their_owner_no_turn() -> None:
