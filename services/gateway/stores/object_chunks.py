@@ -6,6 +6,7 @@ nats-py waits for an object's bytes in a thread, and keeps a whole object that a
 import base64
 import hashlib
 import json
+import uuid
 from collections.abc import AsyncIterator
 
 from nats.js.api import Header, ObjectInfo, ObjectMetaOptions
@@ -29,7 +30,7 @@ class ObjectWriter:
     def __init__(self, bus: Bus, store: str, name: str) -> None:
         self.size = 0
         self._bus, self._store, self._name = bus, store, name
-        self._nuid = bus.nc._nuid.next().decode()
+        self._nuid = uuid.uuid4().hex
         self._subject = OBJ_CHUNKS_PRE_TEMPLATE.format(bucket=store, obj=self._nuid)
         self._rest = bytearray()  # less than a chunk
         self._chunks, self._sha = 0, hashlib.sha256()

@@ -1,31 +1,28 @@
 """Served canvases have the text that one instance decodes alone: in company, moved within a canvas, and resumed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Event, FinishRequest, RequestArrived, SaveCheckpoint, SendJobs, SendProgress
-from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.events import RequestArrived
 from services.scheduler.policies.migration import MigrationPolicy
 from services.worker.cache.prefix_pages import PrefixSize
 from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.canvas_runner import CanvasRunner
 from shared.arrays import pack_float32, pack_int32, pack_int64, unpack_int32
 from shared.canvases import check_for_canvases, without_effect
 from shared.errors import BadInput
-from shared.messages.checkpoints import Checkpoint
 from shared.messages.instances import ModelCard
-from shared.messages.requests import Progress, Request
+from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.model_card import read_model_card
-from tests.builders import ARRIVAL_S, draining, registered, scheduler_core
+from tests.builders import ARRIVAL_S, draining, registered
 from tests.support.canvas_model import CANVAS, open_canvas_model, write_canvas_model
+from tests.support.served_cell import ServedCell
 
 ROOM, PAGES, STEPS = 384, 4, 4
 THRESHOLD = 0.75
@@ -59,77 +56,17 @@ def served(name: str = "r", prompt: Sequence[int] = PROMPT, **fields: object) ->
     return RequestArrived(request, np.array(prompt, dtype=np.int32), OUTPUT, 1e6, ARRIVAL_S)
 
 
-@dataclass
-class Cell:
-    """Engines and a scheduler without a bus; a cycle's results arrive at the next one."""
-
-    runners: Sequence[CanvasRunner]
-    moves: MigrationPolicy = MigrationPolicy.NEVER
-    lookahead: int = 1
-    finished: dict[str, FinishRequest] = field(default_factory=dict)
-    progress: list[Progress] = field(default_factory=list)
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
-    epoch: int = 0
-
-    def __post_init__(self) -> None:
-        prefixes, limits = PrefixSize(CANVAS, PAGES), EngineLimits(1024, 8)
-        self.engines = {
-            f"a-{i}": Engine(runner, CacheMode.BLOCK, limits, f"a-{i}", prefixes)
-            for i, runner in enumerate(self.runners)
-        }
-        self.core = self.start_scheduler()
-
-    def start_scheduler(self) -> SchedulerCore:
-        self.epoch += 1
-        config = self.runners[0].config
-        self.core = scheduler_core(
-            lambda _: FixedThresholdPolicy(THRESHOLD, self.moves),
-            epoch=self.epoch,
-            mask_token_id=config.mask_token_id,
-            vocab_size=config.vocab_size,
-            thresholds=(THRESHOLD,),
-            caching=True,
-            exact_cache=True,
-            canvas_steps=STEPS,
-            lookahead=self.lookahead,
-            end_ids=(),
-        )
-        pages = {"prefix_tokens": PAGES * CANVAS, "prefix_page": CANVAS}
-        self.events: list[Event] = [registered(name, cache_tokens=ROOM, **pages) for name in self.engines]
-        return self.core
-
-    def cycle(self, arrivals: Sequence[RequestArrived] = ()) -> None:
-        for command in self.core.cycle([*self.events, *arrivals], ARRIVAL_S):
-            match command:
-                case SendJobs(instance_id, jobs):
-                    self.engines[instance_id].accept(jobs)
-                case SaveCheckpoint(request_id, checkpoint):
-                    self.checkpoints[request_id] = checkpoint
-                case SendProgress(_, progress):
-                    self.progress.append(progress)
-                case FinishRequest():
-                    self.finished[command.arrived.request.request_id] = command
-        self.events = [results for engine in self.engines.values() if (results := engine.iterate()) is not None]
-
-    def serve(self, *waves: Sequence[RequestArrived]) -> None:
-        """Serve all; a wave arrives at each cycle."""
-        for wave in waves:
-            self.cycle(wave)
-        for _ in range(200):
-            if len(self.finished) == sum(map(len, waves)):
-                return
-            self.cycle()
-        raise AssertionError("not all requests ended")
-
-    def output(self, name: str = "r") -> list[int]:
-        return [int(token) for token in self.finished[name].output_ids]
+def cell_of(
+    runners: Sequence[CanvasRunner], moves: MigrationPolicy = MigrationPolicy.NEVER, lookahead: int = 1
+) -> ServedCell:
+    return ServedCell(runners, ROOM, THRESHOLD, moves, lookahead, PrefixSize(CANVAS, PAGES), canvas_steps=STEPS)
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_a_served_text_is_that_of_an_engine_alone(
     runners: list[CanvasRunner], alone: list[int], lookahead: int
 ) -> None:
-    cell = Cell(runners[:1], lookahead=lookahead)
+    cell = cell_of(runners[:1], lookahead=lookahead)
     cell.serve([served()])
     stats = cell.finished["r"].stats
     assert stats is not None
@@ -142,7 +79,7 @@ def test_a_served_text_is_that_of_an_engine_alone(
 def test_company_and_the_prefix_cache_change_nothing(
     runners: list[CanvasRunner], alone: list[int], moves: MigrationPolicy
 ) -> None:
-    cell = Cell(runners, moves=moves)
+    cell = cell_of(runners, moves=moves)
     others = [served(f"other-{i}", PROMPT[i:]) for i in range(1, 3)]
     cell.serve([served("first")], others, [served()], [], [served("last")])
     assert [cell.output(name) for name in ("first", "r", "last")] == [alone] * 3
@@ -152,7 +89,7 @@ def test_a_request_that_moves_within_its_canvases_has_the_same_text(
     runners: list[CanvasRunner], alone: list[int]
 ) -> None:
     """Before each of its steps the request leaves its instance."""
-    cell = Cell(runners, lookahead=0)
+    cell = cell_of(runners, lookahead=0)
     cell.cycle([served()])
     while not cell.finished:
         row = cell.core.table.row_of["r"]
@@ -171,7 +108,7 @@ def test_a_request_that_moves_within_its_canvases_has_the_same_text(
 def test_each_next_scheduler_continues_with_the_same_text(
     runners: list[CanvasRunner], alone: list[int], *, stream: bool
 ) -> None:
-    cell, arrived = Cell(runners[:1]), served(stream=stream)
+    cell, arrived = cell_of(runners[:1]), served(stream=stream)
     for cycles in (STEPS - 1, STEPS + 1, 100):
         cell.cycle([replace(arrived, checkpoint=cell.checkpoints.get("r"))])
         for _ in range(cycles):
@@ -183,7 +120,7 @@ def test_each_next_scheduler_continues_with_the_same_text(
 
 
 def test_a_stream_sends_whole_canvases(runners: list[CanvasRunner], alone: list[int]) -> None:
-    cell = Cell(runners[:1])
+    cell = cell_of(runners[:1])
     cell.serve([served(stream=True)])
     sent = [each for each in cell.progress if each.positions]
     assert [len(unpack_int32(each.positions)) for each in sent] == [CANVAS, CANVAS]
@@ -191,7 +128,7 @@ def test_a_stream_sends_whole_canvases(runners: list[CanvasRunner], alone: list[
 
 
 def test_the_steps_left_are_bounded_by_those_of_the_canvases(runners: list[CanvasRunner]) -> None:
-    cell = Cell(runners[:1], lookahead=0)
+    cell = cell_of(runners[:1], lookahead=0)
     cell.cycle([served()])
     for done in range(2 * STEPS):
         rows = np.array([cell.core.table.row_of["r"]])
@@ -203,7 +140,7 @@ def test_the_steps_left_are_bounded_by_those_of_the_canvases(runners: list[Canva
 
 @pytest.mark.parametrize("written", [1, CANVAS - 1])
 def test_a_part_of_a_canvas_is_refused(runners: list[CanvasRunner], written: int) -> None:
-    cell = Cell(runners[:1], lookahead=0)
+    cell = cell_of(runners[:1], lookahead=0)
     cell.cycle([served()])
     [results] = cell.events
     assert isinstance(results, StepResults)

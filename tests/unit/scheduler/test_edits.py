@@ -1,7 +1,7 @@
 """Served requests whose tokens may change have the reference's outputs: alone, in company, moved, and resumed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from itertools import count
 
@@ -9,22 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Event, FinishRequest, RequestArrived, SaveCheckpoint, SendJobs, SendProgress
-from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.events import RequestArrived
 from services.scheduler.policies.migration import MigrationPolicy
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
-from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import PackedDecoder
-from services.worker.model.families import read_config
 from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
 from shared.arrays import unpack_int32
-from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Progress, Request
-from tests.builders import ARRIVAL_S, draining, registered, scheduler_core
+from tests.builders import ARRIVAL_S, draining, registered
 from tests.support.golden import BLOCK_SETS, GOLDEN, GoldenCase, threshold_cases
+from tests.support.served_cell import ServedCell
 
 [SET] = [name for name in BLOCK_SETS if name == "llada2/seed1"]
 ROOM, PAGES = 2048, 16
@@ -49,80 +44,23 @@ def served(case: GoldenCase, name: str = "r", *, stream: bool = False, logprobs:
     return RequestArrived(request, prompt, length, 1e6, ARRIVAL_S, block_offset=offset, edit_threshold=threshold)
 
 
-@dataclass
-class Cell:
-    """Engines and a scheduler without a bus; a cycle's results arrive at the next one."""
-
-    threshold: float
-    moves: MigrationPolicy = MigrationPolicy.NEVER
-    lookahead: int = 1
-    instances: int = 1
-    page_tokens: int = 0
-    finished: dict[str, FinishRequest] = field(default_factory=dict)
-    progress: list[Progress] = field(default_factory=list)
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        names = [f"a-{i}" for i in range(self.instances)]
-        prefixes = PrefixSize(self.page_tokens, PAGES) if self.page_tokens else NO_PREFIXES
-        room, limits = ROOM + prefixes.tokens, EngineLimits(1024, 8)
-        self.engines = {
-            name: Engine(Runner(decoder(), room), CacheMode.BLOCK, limits, name, prefixes) for name in names
-        }
-        self.epoch = 0
-        self.core = self.start_scheduler()
-
-    def start_scheduler(self) -> SchedulerCore:
-        self.epoch += 1
-        self.core = scheduler_core(
-            lambda _: FixedThresholdPolicy(self.threshold, self.moves),
-            epoch=self.epoch,
-            mask_token_id=read_config(GOLDEN / SET).mask_token_id,
-            thresholds=(self.threshold,),
-            caching=True,
-            exact_cache=True,
-            lookahead=self.lookahead,
-            end_ids=(),
-        )
-        self.events: list[Event] = [
-            registered(name, cache_tokens=ROOM, prefix_tokens=PAGES * self.page_tokens, prefix_page=self.page_tokens)
-            for name in self.engines
-        ]
-        return self.core
-
-    def cycle(self, arrivals: Sequence[RequestArrived] = ()) -> None:
-        for command in self.core.cycle([*self.events, *arrivals], ARRIVAL_S):
-            match command:
-                case SendJobs(instance_id, jobs):
-                    self.engines[instance_id].accept(jobs)
-                case SaveCheckpoint(request_id, checkpoint):
-                    self.checkpoints[request_id] = checkpoint
-                case SendProgress(_, progress):
-                    self.progress.append(progress)
-                case FinishRequest():
-                    self.finished[command.arrived.request.request_id] = command
-        self.events = [results for engine in self.engines.values() if (results := engine.iterate()) is not None]
-
-    def serve(self, *waves: Sequence[RequestArrived]) -> None:
-        """Serve all; a wave arrives at each cycle."""
-        for wave in waves:
-            self.cycle(wave)
-        for _ in range(5000):
-            if len(self.finished) == sum(map(len, waves)):
-                return
-            self.cycle()
-        raise AssertionError("not all requests ended")
-
-    def output(self, name: str = "r") -> list[int]:
-        tokens: list[int] = self.finished[name].output_ids.tolist()
-        return tokens
+def cell_of(
+    threshold: float,
+    moves: MigrationPolicy = MigrationPolicy.NEVER,
+    lookahead: int = 1,
+    instances: int = 1,
+    page_tokens: int = 0,
+) -> ServedCell:
+    prefixes = PrefixSize(page_tokens, PAGES) if page_tokens else NO_PREFIXES
+    runners = [Runner(decoder(), ROOM + prefixes.tokens) for _ in range(instances)]
+    return ServedCell(runners, ROOM, threshold, moves, lookahead, prefixes)
 
 
 @pytest.mark.parametrize(("lookahead", "stride"), [(0, 4), (1, 4)])
 def test_each_case_has_the_reference_output_steps_and_edits(lookahead: int, stride: int) -> None:
     assert len(cases()) > 5
     for case in cases()[::stride]:
-        cell = Cell(case.threshold, lookahead=lookahead)
+        cell = cell_of(case.threshold, lookahead=lookahead)
         cell.serve([served(case)])
         stats = cell.finished["r"].stats
         assert stats is not None
@@ -136,7 +74,7 @@ def test_each_case_has_the_reference_output_steps_and_edits(lookahead: int, stri
 @pytest.mark.parametrize("page_blocks", [0, 1])
 def test_company_moves_and_the_prefix_cache_change_nothing(moves: MigrationPolicy, page_blocks: int) -> None:
     case = cases()[0]
-    cell = Cell(case.threshold, moves=moves, instances=2, page_tokens=page_blocks * case.block_length)
+    cell = cell_of(case.threshold, moves=moves, instances=2, page_tokens=page_blocks * case.block_length)
     others = [served(replace(case, prompt=case.prompt[i:]), f"other-{i}") for i in range(1, 3)]
     cell.serve([served(case, "first")], others, [served(case)], [], [served(case, "last")])
     for name in ("first", "r", "last"):
@@ -146,7 +84,7 @@ def test_company_moves_and_the_prefix_cache_change_nothing(moves: MigrationPolic
 def test_moved_requests_have_the_reference_output() -> None:
     """Before each of its steps the request leaves its instance."""
     case = cases()[0]
-    cell = Cell(case.threshold, instances=2, lookahead=0)
+    cell = cell_of(case.threshold, instances=2, lookahead=0)
     cell.cycle([served(case)])
     while not cell.finished:
         row = cell.core.table.row_of["r"]
@@ -163,7 +101,7 @@ def test_moved_requests_have_the_reference_output() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_each_next_scheduler_continues_with_the_reference_output(*, stream: bool) -> None:
     for case in cases()[::4]:
-        cell, arrived = Cell(case.threshold), served(case, stream=stream, logprobs=True)
+        cell, arrived = cell_of(case.threshold), served(case, stream=stream, logprobs=True)
         cell.cycle([arrived])
         for cycles in count(7, step=7):
             for _ in range(cycles):
@@ -181,7 +119,7 @@ def test_each_next_scheduler_continues_with_the_reference_output(*, stream: bool
 def test_a_stream_sends_each_block_when_it_is_final() -> None:
     changed = 0
     for case in cases()[::4]:
-        cell = Cell(case.threshold)
+        cell = cell_of(case.threshold)
         cell.serve([served(case, stream=True, logprobs=True)])
         assert streamed(cell.progress) == dict(enumerate(cell.output())), case.name
         assert len([each for each in cell.progress if not each.is_draft]) == len({s["block"] for s in case.steps})
@@ -214,7 +152,7 @@ def _pairs(progress: Progress) -> list[tuple[int, int]]:
 
 def test_estimates_count_the_steps_that_only_look_for_edits() -> None:
     case = cases()[0]
-    cell = Cell(case.threshold)
+    cell = cell_of(case.threshold)
     cell.cycle([served(case), replace(served(case, "plain"), edit_threshold=1.0)])
     rows = np.array([cell.core.table.row_of[name] for name in ("r", "plain")])
     (with_edits, without), _ = cell.core.estimates.remaining(rows)

@@ -1,0 +1,88 @@
+"""A cell of real engines without a bus; a cycle's results arrive at the next one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from services.scheduler.core import SchedulerCore
+from services.scheduler.events import Event, FinishRequest, RequestArrived, SaveCheckpoint, SendJobs, SendProgress
+from services.scheduler.policies.fixed import FixedThresholdPolicy
+from services.scheduler.policies.migration import MigrationPolicy
+from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
+from services.worker.engine.cache_mode import CacheMode
+from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.model.model_runner import Runner
+from shared.messages.checkpoints import Checkpoint
+from shared.messages.requests import Progress
+from tests.builders import ARRIVAL_S, registered, scheduler_core
+
+MAX_CYCLES = 5000
+
+
+@dataclass
+class ServedCell:
+    """One engine for each runner, with `room` tokens for requests beside the pages of the prefix cache."""
+
+    runners: Sequence[Runner]
+    room: int
+    threshold: float
+    moves: MigrationPolicy = MigrationPolicy.NEVER
+    lookahead: int = 1
+    prefixes: PrefixSize = NO_PREFIXES
+    canvas_steps: int = 0
+    finished: dict[str, FinishRequest] = field(default_factory=dict)
+    progress: list[Progress] = field(default_factory=list)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.engines = {
+            name: Engine(runner, CacheMode.BLOCK, EngineLimits(1024, 8), name, self.prefixes)
+            for name, runner in ((f"a-{i}", runner) for i, runner in enumerate(self.runners))
+        }
+        self.core = self.start_scheduler()
+
+    def start_scheduler(self) -> SchedulerCore:
+        self.epoch += 1
+        config = self.runners[0].config
+        self.core = scheduler_core(
+            lambda _: FixedThresholdPolicy(self.threshold, self.moves),
+            epoch=self.epoch,
+            mask_token_id=config.mask_token_id,
+            vocab_size=config.vocab_size,
+            thresholds=(self.threshold,),
+            caching=True,
+            exact_cache=True,
+            canvas_steps=self.canvas_steps,
+            lookahead=self.lookahead,
+            end_ids=(),
+        )
+        pages = {"prefix_tokens": self.prefixes.tokens, "prefix_page": self.prefixes.page_tokens}
+        self.events: list[Event] = [registered(name, cache_tokens=self.room, **pages) for name in self.engines]
+        return self.core
+
+    def cycle(self, arrivals: Sequence[RequestArrived] = ()) -> None:
+        for command in self.core.cycle([*self.events, *arrivals], ARRIVAL_S):
+            match command:
+                case SendJobs(instance_id, jobs):
+                    self.engines[instance_id].accept(jobs)
+                case SaveCheckpoint(request_id, checkpoint):
+                    self.checkpoints[request_id] = checkpoint
+                case SendProgress(_, progress):
+                    self.progress.append(progress)
+                case FinishRequest():
+                    self.finished[command.arrived.request.request_id] = command
+        self.events = [results for engine in self.engines.values() if (results := engine.iterate()) is not None]
+
+    def serve(self, *waves: Sequence[RequestArrived]) -> None:
+        """Serve all; a wave arrives at each cycle."""
+        for wave in waves:
+            self.cycle(wave)
+        for _ in range(MAX_CYCLES):
+            if len(self.finished) == sum(map(len, waves)):
+                return
+            self.cycle()
+        raise AssertionError("not all requests ended")
+
+    def output(self, name: str = "r") -> list[int]:
+        tokens: list[int] = self.finished[name].output_ids.tolist()
+        return tokens
