@@ -1,12 +1,11 @@
 """The trace of a plan."""
 
 from msgspec.structs import replace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces, spans_of
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+from tests.support.spans import recorded
 
 TEXTS = ("drain a-0-1", "stop a-0-1", "start a-0", "start a-1", "a-1 serves", "a-0 serves", "done")
 EVENTS = [PlanEvent(at_s=100.0 + at_s, text=text) for at_s, text in enumerate(TEXTS)]
@@ -16,9 +15,8 @@ RECORD = PlanRecord(
 
 
 def traced() -> tuple[PlanTraces, InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return PlanTraces(provider.get_tracer("test")), exporter
+    tracer, exporter = recorded()
+    return PlanTraces(tracer), exporter
 
 
 def test_each_action_lasts_until_the_next_event_and_serving_begins_at_the_start() -> None:

@@ -1,11 +1,9 @@
 """The scheduler's spans of a request: below the client's, and above the workers'."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.scheduler.events import FinishRequest, RequestArrived
@@ -14,18 +12,17 @@ from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 from tests.builders import arrival
+from tests.support.spans import recorded
 
 CLIENT = "b7ad6b7169203331"
 TRACE = {"traceparent": f"00-0af7651916cd43dd8448eb211c80319c-{CLIENT}-01"}
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "tracer", provider.get_tracer(__name__))
-    yield exporter
-    provider.shutdown()
+def ended(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    tracer, exporter = recorded()
+    monkeypatch.setattr(tracing, "tracer", tracer)
+    return exporter
 
 
 def jobs(ticket: int, step: int, *, is_new: bool = False) -> StepJobs:

@@ -1,26 +1,21 @@
 """The spans of the requests that an instance holds."""
 
-from collections.abc import Iterator
-
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.worker.monitoring import tracing
 from shared.arrays import pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepResults
+from tests.support.spans import recorded
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "tracer", provider.get_tracer(__name__))
-    yield exporter
-    provider.shutdown()
+def ended(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    tracer, exporter = recorded()
+    monkeypatch.setattr(tracing, "tracer", tracer)
+    return exporter
 
 
 def jobs(*tickets: int, epoch: int = 1, name: str = "r", **options: object) -> StepJobs:
