@@ -41,6 +41,7 @@ def costs(point: Point, arriving: ArrivalTrace, seed: int) -> tuple[Float64, Flo
     def seconds(batch: Float64 | float) -> Float64:
         cache_s = profile.latency_s(1, batch * model.block_length, StepKind.CACHE)
         recompute_s = profile.latency_s(1, batch * tokens, StepKind.RECOMPUTE)
+        # each block has one step that recomputes the whole text; the other steps read the cache
         total_s: Float64 = ((steps - blocks) * cache_s + blocks * recompute_s) / batch
         return total_s
 

@@ -1,4 +1,4 @@
-"""The work that compiling one form may take. It is counted while it is done.
+"""The work that compiling one form (a request's pattern, grammar or JSON schema) may take, counted while it is done.
 
 A few characters such as (a|b)*a(a|b){30} describe billions of states, so the work is not known before.
 """
@@ -12,7 +12,7 @@ from shared.errors import BadInput
 
 
 class TooLarge(BadInput):
-    """The form exceeds a limit of the whole form, so no part of it is left out to save the rest."""
+    """The form exceeds a limit of the whole form: code that leaves out a part that cannot be compiled must not continue."""
 
 
 class BudgetExceeded(TooLarge):
@@ -21,7 +21,8 @@ class BudgetExceeded(TooLarge):
 
 @dataclass(slots=True)
 class Budget:
-    """`steps`: of the automata, about 8 µs each; `seconds`: of the program that compiles patterns."""
+    """`steps`: of the automata, about 8 µs each; `seconds`: CPU time of the subprocess that compiles regular
+    expressions."""
 
     steps: int
     seconds: float

@@ -29,13 +29,13 @@ class HeldBody:
 
 
 class BodyBudget:
-    """Beyond `max_bytes` the largest body that is being read is refused, of similar ones the earliest: small bodies are
-    read while large ones fill the memory, and a body that never ends makes room for a new one of its size."""
+    """Beyond `max_bytes` the largest unfinished body is refused; of sizes within the same power of two, the oldest one.
+    So small bodies are read while large ones fill the memory, and a body that never ends is refused for a new one."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._freed = asyncio.Event()  # since the last wait for room
+        self._changed = asyncio.Event()  # of the held bytes, since the last wait for room
         self._unfinished: dict[HeldBody, None] = {}  # the earliest first
 
     @contextmanager
@@ -48,27 +48,29 @@ class BodyBudget:
         finally:
             self.complete(body)
             self._bytes -= body.size
-            self._freed.set()
+            self._changed.set()
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
-        """Wait until there is room for a body that was read before, and hold it until the block ends. `size`: at most
-        the budget."""
+        """Wait for room for a body that is complete and not counted yet, such as a line of a stored file, and hold it
+        until the block ends. `size`: at most the budget."""
         while self._bytes + size > self._max_bytes:
-            self._freed.clear()
-            await self._freed.wait()
+            self._changed.clear()
+            await self._changed.wait()
         with self.body() as body:
             self.complete(body)
             self.hold(body, size)
             yield
 
-    def hold(self, body: HeldBody, size: int) -> None:
-        """Count more bytes of a body, or fewer, and refuse bodies if there are too many. Raises: RetryLater if this one
-        is refused."""
+    def hold(self, body: HeldBody, change: int) -> None:
+        """Count `change` more bytes of a body (negative: it gave them back), and refuse bodies if there are too many.
+
+        Raises: RetryLater if this one is refused.
+        """
         body.check()
-        body.size += size
-        self._bytes += size
-        self._freed.set()
+        body.size += change
+        self._bytes += change
+        self._changed.set()
         while self._bytes > self._max_bytes and self._unfinished:
             largest = max(self._unfinished, key=lambda each: each.size.bit_length())
             self._bytes -= largest.size

@@ -8,16 +8,19 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Start-time fair queueing: of the owners that wait, the one that has used the least time goes first. So one with
-    many or long tasks delays another by one task, and by as much time as the other uses itself."""
+    """Start-time fair queueing: of the owners that wait, the one with the earliest virtual start goes first, which is
+    where its last task ended, and not before that of the running task: idle time earns no credit. So an owner with many
+    or long tasks delays another owner by its running task, and then both have the resource for the same time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
         self._clock = clock
         self._is_taken = False
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by owner, the next one first
-        self._virtual_s = 0.0  # virtual time: that at which the last task started
-        self._used_s: dict[str, float] = {}  # virtual time at which each owner's last task ended, if after the clock
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = (
+            OrderedDict()
+        )  # by owner; of equal starts, the first
+        self._virtual_s = 0.0  # virtual start of the last task
+        self._ends_s: dict[str, float] = {}  # virtual end of each owner's last task, if later than that
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
@@ -36,12 +39,12 @@ class Turns:
         try:
             yield
         finally:
-            self._used_s[owner] = self._virtual_s + self._clock() - began_s
-            self._used_s = {name: used_s for name, used_s in self._used_s.items() if used_s > self._virtual_s}
+            self._ends_s[owner] = self._virtual_s + self._clock() - began_s
+            self._ends_s = {name: end_s for name, end_s in self._ends_s.items() if end_s > self._virtual_s}
             self._grant_next()
 
     def _start_s(self, owner: str) -> float:
-        return max(self._used_s.get(owner, 0.0), self._virtual_s)
+        return max(self._ends_s.get(owner, 0.0), self._virtual_s)
 
     def _grant_next(self) -> None:
         while self._waiting:

@@ -1,6 +1,7 @@
 """Requests that miss their deadline even at the lowest confidence threshold, which needs the fewest steps. They are
-planned for a later deadline, so that they take neither quality nor time from requests that can be in time. And patient
-requests, whose deadline is so far that they can wait until the load has fallen: it does not lower their level.
+planned for a later deadline, so that they take neither quality nor time from requests that can be in time. It also
+finds patient requests: their deadline is so far that they can wait until the load falls, so the load of the moment does
+not lower their threshold.
 
 Arrays hold n requests.
 """
@@ -16,11 +17,11 @@ from shared.arrays import Bool, Float64, Int64
 # A request that runs may be faster than estimated: it is infeasible only with less time left than this share of its
 # estimated time alone
 ALONE_SHARE = 0.7
-# In an overload, less than this share of its estimated time at the pace of its instance
+# In an overload, less than this share of its estimated time at the pace of its instance, in seconds per step
 PACE_SHARE = 0.8
-# One that waits in an overload needs a reserve: those that start have the least time to spare, and all that turn out
-# harder than estimated would miss. So it needs this many times its estimated time, but at most a part of its SLO,
-# or else STEP_FACTOR times its estimated time.
+# In an overload one that waits counts as needing the larger of STEP_FACTOR times its estimated time, and of
+# WAITING_FACTOR times that, but at most MAX_SLO_SHARE of its SLO. Without this reserve requests would start with no
+# time to spare, and all that turn out harder than estimated would miss.
 WAITING_FACTOR, MAX_SLO_SHARE = 2.0, 0.6
 # An infeasible request becomes feasible again only with this many times its least time left, so that small changes of
 # the estimate have no effect
@@ -48,8 +49,8 @@ def least_seconds(
     needed_s = steps[waits] * mean_pace_s(latency, fleet)
     reserved_s = STEP_FACTOR * needed_s
     if overloaded:
-        most_s = np.minimum(WAITING_FACTOR * needed_s, MAX_SLO_SHARE * table.slo_s[rows[waits]])
-        reserved_s = np.maximum(reserved_s, most_s)
+        with_reserve_s = np.minimum(WAITING_FACTOR * needed_s, MAX_SLO_SHARE * table.slo_s[rows[waits]])
+        reserved_s = np.maximum(reserved_s, with_reserve_s)
     least_s[waits] = np.maximum(reserved_s, least_s[waits])
     return least_s
 
@@ -61,8 +62,8 @@ def alone_step_s(latency: BatchLatency, fleet: Fleet) -> float:
 
 
 def mean_pace_s(latency: BatchLatency, fleet: Fleet) -> float:
-    """Seconds between two steps of a request, in the mean of the open instances: as observed, else an iteration of all
-    requests of each; less for an idle instance."""
+    """Seconds per step of a request, in the mean of the open instances: as observed, or where nothing is observed the
+    estimated latency of a batch of the requests on the instance."""
     instances = fleet.open.nonzero()[0]
     observed_s, present_s = fleet.pace_s[instances], latency.seconds(instances, fleet.requests[instances])
     return float(np.where(observed_s > 0, observed_s, present_s).mean())
@@ -83,11 +84,11 @@ def plan_slos(rows: Int64, least_s: Float64, table: RequestTable, now_s: float) 
 
 
 def patient(
-    rows: Int64, most_steps: Float64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float
+    rows: Int64, with_reserve_steps: Float64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float
 ) -> Bool:
-    """Which requests are patient. Shapes: rows and `most_steps`, left at the highest threshold, [n] -> [n]."""
+    """Which requests are patient. Shapes: rows and `with_reserve_steps`, left at the highest threshold, [n] -> [n]."""
     if not fleet.open.any():
         return np.zeros(len(rows), dtype=np.bool_)
     step_s = max(mean_pace_s(latency, fleet), alone_step_s(latency, fleet))
-    is_patient: Bool = table.time_left_s(rows, now_s) > PATIENT_TIMES * step_s * most_steps
+    is_patient: Bool = table.time_left_s(rows, now_s) > PATIENT_TIMES * step_s * with_reserve_steps
     return is_patient

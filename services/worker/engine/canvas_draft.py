@@ -1,6 +1,6 @@
-"""The block of a model that denoises canvases, while its tokens are not yet written.
+"""One block of the canvas (the output) of a DiffusionGemma request while it is denoised.
 
-Source: DiffusionGemma's entropy-bound sampler and its stop. Each step reads the draft and predicts all its tokens. The
+Source: DiffusionGemma's entropy-bound sampler and its stop. It is no draft of speculative decoding. Each step reads the draft and predicts all its tokens. The
 draws of lowest entropy stay in the next draft; random tokens replace all others. The most probable tokens of the last
 step become the block.
 """
@@ -26,7 +26,7 @@ class CanvasDraft:
     positions: Int64  # [B], from the start of the request's canvas
     tokens: Int64  # [B], that the next step reads
     step: int = 0  # number of the next step, from 0
-    stable: int = 0  # steps before the last one that predicted the same tokens as that
+    unchanged_steps: int = 0  # consecutive steps, up to the last one, whose predictions equal those of the step before
     predicted: Int64 | None = None  # [B], by the last step
 
     @classmethod
@@ -41,19 +41,20 @@ class CanvasDraft:
 
     def after(self, read: TokenPredictions, rows: slice, threshold: float) -> "CanvasDraft":
         """The draft after a step, of which these rows are the predictions."""
-        assert read.drawn is not None, "the model denoises canvases"
-        assert read.entropies is not None, "the model denoises canvases"
+        assert read.drawn is not None, "the runner of canvases predicts them"
+        assert read.entropies is not None, "the runner of canvases predicts them"
         predicted, entropies, step = read.tokens[rows], read.entropies[rows], self.step + 1
         kept = accepted(entropies, self.rules.bound(threshold))
         is_same = self.predicted is not None and np.array_equal(self.predicted, predicted)
+        unchanged = self.unchanged_steps + 1 if is_same else 0
         random = _random(self.seed, step, self.positions, self.vocab_size)
         tokens = np.where(kept, read.drawn[rows], random)
-        return replace(self, tokens=tokens, step=step, stable=self.stable + 1 if is_same else 0, predicted=predicted)
+        return replace(self, tokens=tokens, step=step, unchanged_steps=unchanged, predicted=predicted)
 
     def has_ended(self, entropies: Float64) -> bool:
-        """Whether the last step, with these entropies [B], was that of the block."""
+        """Whether the block is finished. `entropies`: [B], of the step before."""
         is_confident = bool(entropies.mean() < self.rules.max_mean_entropy)
-        return self.step == self.rules.max_steps or (self.stable >= self.rules.stable_steps and is_confident)
+        return self.step == self.rules.max_steps or (self.unchanged_steps >= self.rules.stable_steps and is_confident)
 
 
 def _random(seed: int, step: int, positions: Int64, vocab_size: int) -> Int64:
