@@ -88,8 +88,11 @@ class SequenceState:
 
     def begin_draft(self, block: int, vocab_size: int) -> None:
         """Have the draft of the current block, if the model denoises canvases."""
-        positions = np.arange(*self.block_range(block), dtype=np.int64)
-        if self.rules and (self.draft is None or self.draft.positions[0] != positions[0]):
+        if self.rules is None:
+            return
+        start, stop = self.block_range(block)
+        if self.draft is None or self.draft.positions[0] != start:
+            positions = np.arange(start, stop, dtype=np.int64)
             self.draft = CanvasDraft.begin(self.rules, vocab_size, self.seed, positions)
 
     @property

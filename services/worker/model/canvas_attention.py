@@ -7,7 +7,6 @@ Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head si
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,9 +34,9 @@ class Spans(NamedTuple):
     cu_seq_q: Tensor  # int32 [N + 1], the first row of each, from `first` on
     cu_seq_k: Tensor  # int32 [N + 1], the first key of each
     seqused_k: Tensor  # int32 [N], the number of its keys
-    window: tuple[
-        int, int
-    ]  # the keys before and after a token's own, both -1: all; of a span, the last keys are its own
+    # The keys before and after a token's own, both -1: all; of a span, the last keys are its own
+    window: tuple[int, int]
+    bounds: list[tuple[int, int, int, int]]  # of each, on the host: first row, end, first key, number of keys
 
 
 def windows_of(config: ModelConfig) -> list[int]:
@@ -62,10 +61,13 @@ def spans_of(batch: ForwardBatch, config: ModelConfig, sent: Iterator[Tensor]) -
     found: dict[int, list[Spans]] = {window: [] for window in windows_of(config)}
     for is_text, window, own in _groups(batch, config):
         first = int(batch.lengths[: own.start].sum())
-        lengths, keys = batch.lengths[own], (batch.key_lengths - _skipped(batch, window))[own]
+        skipped, lengths = _skipped(batch, window)[own], batch.lengths[own]
+        ends, keys = lengths.cumsum(), batch.key_lengths[own] - skipped
+        parts = ends - lengths, ends, batch.key_starts[own] + skipped, keys
+        bounds = list(zip(*(part.tolist() for part in parts), strict=True))
         limits = (window - 1 if window else -1, 0) if is_text else (-1, -1)
         sizes = first, first + int(lengths.sum()), int(lengths.max()), int(keys.max())
-        found[window].append(Spans(*sizes, next(sent), next(sent), next(sent), limits))
+        found[window].append(Spans(*sizes, next(sent), next(sent), next(sent), limits, bounds))
     return found
 
 
@@ -121,8 +123,7 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
 def _fallback(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Span by span, so that the result does not depend on the company. Shapes: q [T, H, D], k and v [S, K, D]."""
     mixed = []
-    rows, starts, lengths = spans.cu_seq_q.tolist(), spans.cu_seq_k.tolist(), spans.seqused_k.tolist()
-    for (first, end), start, length in zip(pairwise(rows), starts, lengths, strict=False):
+    for first, end, start, length in spans.bounds:
         query, keys, values = (
             x.transpose(0, 1).unsqueeze(0) for x in (q[first:end], k[start:][:length], v[start:][:length])
         )
