@@ -1,8 +1,8 @@
 """One block of the canvas (the output) of a DiffusionGemma request while it is denoised.
 
-Source: DiffusionGemma's entropy-bound sampler and its stop. It is no draft of speculative decoding. Each step reads the draft and predicts all its tokens. The
-draws of lowest entropy stay in the next draft; random tokens replace all others. The most probable tokens of the last
-step become the block.
+Source: DiffusionGemma's entropy-bound sampler and its stop. Each step reads the draft (not one of speculative decoding)
+and predicts all its tokens. The draws of lowest entropy stay in the next draft; random tokens replace all others. The
+most probable tokens of the last step become the block.
 """
 
 from dataclasses import dataclass, replace

@@ -177,7 +177,7 @@ class Engine:
 
     def _run_batch(self, parts: list[Part], batch: ForwardBatch) -> StepOutcome:
         if any(part.sequence.thresholds_to_repeat for part in parts):
-            parts = self._repeat_steps(parts)
+            parts = [self._repeat_steps(part) for part in parts]
             batch = pack(parts, self.config)
         self._rebuild_caches([part for part in parts if part.rebuilds])
         batches = self._read(parts, replace(batch, moves=self._cache.take_moves()))
@@ -201,11 +201,8 @@ class Engine:
             return []
         return [ran]
 
-    def _repeat_steps(self, parts: list[Part]) -> list[Part]:
-        """Run the steps that the current canvases of requests had elsewhere, so that they have the same drafts here."""
-        return [self._repeat_steps_of(part) for part in parts]
-
-    def _repeat_steps_of(self, part: Part) -> Part:
+    def _repeat_steps(self, part: Part) -> Part:
+        """Run the steps that the request's current canvas had elsewhere, so that it has the same draft here."""
         sequence, left = part.sequence, part.sequence.thresholds_to_repeat
         while left:
             ran = self._runner.run(pack([part], self.config, self._cache.take_moves()))

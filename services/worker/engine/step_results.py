@@ -1,7 +1,7 @@
 """Writes predicted tokens to the canvases, and builds the message about them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -61,8 +61,8 @@ class StepReport:
 
     def add(self, other: "StepReport") -> None:
         """Add what another report has."""
-        for name in ("missing", "failures", "provisional", "top_tokens", "choices"):
-            getattr(self, name).extend(getattr(other, name))
+        for each in fields(self):
+            getattr(self, each.name).extend(getattr(other, each.name))
 
     def fail(self, ticket: int, message: str, field: str | None = None) -> None:
         """`field`: of the request, if that is invalid."""

@@ -51,16 +51,6 @@ class SoftmaxExperts(RoutedExperts):
         return self.mix(x, chosen, weights, torch.zeros_like(x))
 
 
-class GeluMlp(Mlp):
-    """A gated MLP with GELU, or one rank's columns of it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As `Mlp`."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        mixed: Tensor = self.down(gelu(gate) * up)
-        return mixed
-
-
 class CanvasLayer(nn.Module):
     """Attention, then a dense MLP and experts side by side; each has a norm before it and one behind it."""
 
@@ -68,6 +58,7 @@ class CanvasLayer(nn.Module):
         super().__init__()
         assert config.experts is not None, "the family has experts"
         self.index, self.reduce, self.eps = index, reduce, config.norm_eps
+        self.is_whole = shard.size == 1
         self.shape = config.attention(index)
         kv_heads = shard.kv_heads(self.shape)[1]
         self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
@@ -81,7 +72,7 @@ class CanvasLayer(nn.Module):
         self.q_norm, self.k_norm = norm(head_dim), norm(head_dim)
         self.attn_out = nn.Linear(self.heads[0] * head_dim, config.width, bias=False)
         self.mlp_norm, self.mlp_end_norm = norm(), norm()
-        self.mlp = GeluMlp(config.width, config.mlp_width // shard.size)
+        self.mlp = Mlp(config.width, config.mlp_width // shard.size, gelu)
         self.moe_norm, self.moe_end_norm = norm(), norm()
         self.moe = SoftmaxExperts(config, config.experts, shard)
         self.end_norm = norm()
@@ -99,7 +90,8 @@ class CanvasLayer(nn.Module):
             x, scale = x[rows], scale[rows]
         x = x + self.attn_end_norm(self.reduce(self.attn_out(mixed.flatten(1))))
         dense, routed = self.mlp(self.mlp_norm(x)), self.moe(self.moe_norm(x), x)
-        dense, routed = self.reduce(torch.stack((dense, routed)))
+        if not self.is_whole:
+            dense, routed = self.reduce(torch.stack((dense, routed)))
         hidden: Tensor = (x + self.end_norm(self.mlp_end_norm(dense) + self.moe_end_norm(routed))) * scale
         return hidden
 

@@ -40,7 +40,7 @@ def read_canvas(
 def _read_rows(
     logits: Tensor, noise: Noise, vocabulary: Vocabulary, embedding_of: Callable[[Tensor], Tensor], chunk: slice
 ) -> tuple[Tensor, Tensor]:
-    own = Noise(noise.temperature[chunk], noise.seed[chunk], noise.step[chunk], noise.position[chunk])
+    own = noise.of_rows(chunk)
     values = logits[chunk] / own.temperature.float().unsqueeze(1)  # [rows, V]
     tokens = torch.arange(values.shape[1], dtype=torch.int64, device=values.device) + vocabulary.first
     score, drawn = (values + gumbel(own, tokens)).max(dim=-1)

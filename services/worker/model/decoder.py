@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvShape
-from services.worker.model.experts import ExpertMlp
+from services.worker.model.experts import Activation, ExpertMlp
 from services.worker.model.families import ModelConfig
 from services.worker.model.families.config import AttentionShape
 
@@ -75,15 +75,16 @@ class RMSNorm(nn.Module):
 class Mlp(nn.Module):
     """A gated MLP, or one rank's columns of it."""
 
-    def __init__(self, width: int, columns: int) -> None:
+    def __init__(self, width: int, columns: int, activation: Activation = F.silu) -> None:
         super().__init__()
+        self.activation = activation
         self.gate_up = nn.Linear(width, 2 * columns, bias=False)
         self.down = nn.Linear(columns, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, W], to be summed over the ranks."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)  # [T, columns] each
-        mixed: Tensor = self.down(F.silu(gate) * up)
+        mixed: Tensor = self.down(self.activation(gate) * up)
         return mixed
 
 

@@ -21,6 +21,10 @@ class Noise:
     step: Tensor  # int64
     position: Tensor  # int64
 
+    def of_rows(self, chunk: slice) -> "Noise":
+        """That of some of the rows."""
+        return Noise(self.temperature[chunk], self.seed[chunk], self.step[chunk], self.position[chunk])
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -50,7 +54,7 @@ def best_of(
     parts = [
         _best_of_rows(
             logits[chunk],
-            _rows(noise, chunk),
+            None if noise is None else noise.of_rows(chunk),
             vocabulary,
             None if floor is None else floor[chunk],
             after_temperature=after_temperature,
@@ -77,12 +81,6 @@ def combine_shards(best: Tensor) -> Tensor:
 def total_of(best: Tensor) -> Tensor:
     """The logsumexp of each row's logits over all parts of the vocabulary. Shapes: best [parts, 4, R] -> [R]."""
     return best[:, 3].logsumexp(dim=0)
-
-
-def _rows(noise: Noise | None, chunk: slice) -> Noise | None:
-    if noise is None:
-        return None
-    return Noise(noise.temperature[chunk], noise.seed[chunk], noise.step[chunk], noise.position[chunk])
 
 
 def _best_of_rows(
