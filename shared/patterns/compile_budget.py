@@ -12,7 +12,7 @@ from shared.errors import BadInput
 
 
 class TooLarge(BadInput):
-    """The form exceeds a limit of the whole form: code that leaves out a part that cannot be compiled must not continue."""
+    """The form exceeds a limit of the whole form, so leaving out one part does not help."""
 
 
 class BudgetExceeded(TooLarge):

@@ -16,9 +16,7 @@ class Turns:
         """`clock`: seconds."""
         self._clock = clock
         self._is_taken = False
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = (
-            OrderedDict()
-        )  # by owner; of equal starts, the first
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by owner
         self._virtual_s = 0.0  # virtual start of the last task
         self._ends_s: dict[str, float] = {}  # virtual end of each owner's last task, if later than that
 
