@@ -2,7 +2,8 @@
 
 import inspect
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model import attention as own
 from services.worker.model.attention import fallback, flash, kernel_name
+from services.worker.model.forward_inputs import ForwardInputs
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
 
@@ -130,6 +132,14 @@ def test_the_last_layer_computes_only_the_requests_with_wanted_rows(
     assert torch.equal(found, whole[rows])
     needed = [group.rows for group in groups if any(group.rows.start <= row < group.rows.stop for row in rows)]
     assert attended == [each.stop - each.start for each in needed]
+
+
+def test_rows_on_a_device_are_not_read_on_the_host() -> None:
+    spans = spans_of([(2, 5, 3)] * 3)
+    q, k, v = (each.to("meta") for each in tensors(spans))
+    attend = own.attention(cast(ForwardInputs, SimpleNamespace(write_entries=(), **spans)), None, fallback)
+    rows = torch.tensor([1, 4], device="meta")
+    assert attend(0, q, torch.cat((k, v), dim=1), rows).shape == (2, *q.shape[1:])
 
 
 @pytest.mark.parametrize(
