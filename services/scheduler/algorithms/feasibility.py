@@ -46,12 +46,13 @@ def least_seconds(
     if overloaded:
         step_s[~waits] = np.maximum(step_s[~waits], PACE_SHARE * fleet.pace_s[at[~waits]])
     least_s: Float64 = steps * step_s
-    needed_s = steps[waits] * mean_pace_s(latency, fleet)
-    reserved_s = STEP_FACTOR * needed_s
-    if overloaded:
-        with_reserve_s = np.minimum(WAITING_FACTOR * needed_s, MAX_SLO_SHARE * table.slo_s[rows[waits]])
-        reserved_s = np.maximum(reserved_s, with_reserve_s)
-    least_s[waits] = np.maximum(reserved_s, least_s[waits])
+    if waits.any():
+        needed_s = steps[waits] * mean_pace_s(latency, fleet)
+        reserved_s = STEP_FACTOR * needed_s
+        if overloaded:
+            with_reserve_s = np.minimum(WAITING_FACTOR * needed_s, MAX_SLO_SHARE * table.slo_s[rows[waits]])
+            reserved_s = np.maximum(reserved_s, with_reserve_s)
+        least_s[waits] = np.maximum(reserved_s, least_s[waits])
     return least_s
 
 
