@@ -48,8 +48,9 @@ class ScheduleSpans:
         columns = (unpack_int64(jobs.tickets), unpack_int32(jobs.steps), unpack_float32(jobs.thresholds))
         kinds = unpack_int32(jobs.kinds)
         for ticket, step, threshold, kind in zip(*(each.tolist() for each in (*columns, kinds)), strict=True):
-            name = StepKind(kind).name.lower()
-            self._note("step", ticket, step, {"dilaserve.threshold": round(threshold, 4), "dilaserve.kind": name})
+            if ticket in self._running:
+                name = StepKind(kind).name.lower()
+                self._note("step", ticket, step, {"dilaserve.threshold": round(threshold, 4), "dilaserve.kind": name})
         return jobs
 
     def received(self, results: StepResults) -> None:
@@ -58,7 +59,8 @@ class ScheduleSpans:
             return
         columns = (unpack_int64(results.tickets), unpack_int32(results.steps), unpack_int32(results.counts))
         for ticket, step, count in zip(*(each.tolist() for each in columns), strict=True):
-            self._note("result", ticket, step, {"dilaserve.unmasked": count})
+            if ticket in self._running:
+                self._note("result", ticket, step, {"dilaserve.unmasked": count})
 
     def _run_on(self, instance_id: str, state: RequestState) -> RequestState:
         """End the span `run` on another instance, and start that on this one. Returns: the state in this trace."""
@@ -75,9 +77,9 @@ class ScheduleSpans:
         return replace(state, trace=carrier)
 
     def _note(self, name: str, ticket: int, step: int, attributes: Mapping[str, str | float]) -> None:
-        traced = self._running.get(ticket)
-        if traced is not None and traced.run is not None and step < MAX_STEP_EVENTS:
-            traced.run.add_event(name, {"dilaserve.step": step, **attributes})
+        run = self._running[ticket].run
+        if run is not None and step < MAX_STEP_EVENTS:
+            run.add_event(name, {"dilaserve.step": step, **attributes})
 
     def _end_run(self, traced: _Traced) -> None:
         self._running.pop(traced.ticket, None)
