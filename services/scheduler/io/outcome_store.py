@@ -88,7 +88,7 @@ class OutcomeStore:
         try:
             outcome = self._outcome(finish)
         except Exception as error:
-            self.fault(arrived.request, arrived.delivery, error)
+            self.fault(arrived.request, arrived.delivery, arrived.arrival_s, error)
         else:
             self._write(outcome, arrived.delivery)
 
@@ -155,13 +155,13 @@ class OutcomeStore:
         )
         self._write(outcome, delivery)
 
-    def fault(self, request: Request | WaitingRequest, delivery: Delivery, error: Exception) -> None:
+    def fault(self, request: Request | WaitingRequest, delivery: Delivery, arrival_s: float, error: Exception) -> None:
         """Store the outcome of a request whose data raised an unexpected error."""
         log.error("a request raised an error", request_id=request.request_id, exc_info=error)
         outcome = Outcome(
             request_id=request.request_id,
             status=OutcomeStatus.FAILED,
-            arrival_s=self._clock.now_s(),
+            arrival_s=arrival_s,
             error=OutcomeError(message=fault_message(error)),
             key=request.key,
             priority=request.priority,

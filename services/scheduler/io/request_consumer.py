@@ -165,7 +165,7 @@ class RequestConsumer:
             try:
                 self._accept(request, delivery, msg)
             except Exception as error:
-                self._fault(request, delivery, error)
+                self._fault(request, delivery, self._clock.now_s(), error)
 
     def _accept(self, request: Request, delivery: Delivery, msg: Msg) -> None:
         waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority, request.key)
@@ -212,7 +212,7 @@ class RequestConsumer:
             self._outcomes.lose(waiting)
             return
         except Exception as error:
-            self._fault(waiting, delivery, error)
+            self._fault(waiting, delivery, waiting.arrival.arrival_s, error)
             return
         if arrived is None:
             log.info("request already has its outcome", request_id=request_id)
@@ -276,10 +276,10 @@ class RequestConsumer:
         self._totals.rejected += 1
         self._outcomes.reject(request_id, delivery, error)
 
-    def _fault(self, request: Request | WaitingRequest, delivery: Delivery, error: Exception) -> None:
+    def _fault(self, request: Request | WaitingRequest, delivery: Delivery, arrival_s: float, error: Exception) -> None:
         """Fail a request alone whose data raised an unexpected error: every scheduler would end for it."""
         self._totals.failed += 1
-        self._outcomes.fault(request, delivery, error)
+        self._outcomes.fault(request, delivery, arrival_s, error)
 
     async def _acknowledge(self, delivery: Delivery) -> None:
         """If the bus is unavailable, it delivers the message again."""
