@@ -2,10 +2,10 @@
 
 python -m experiments.random_schemas
 
-The schemas are those of experiments/data/random_schemas.jsonl, which draw_schemas.py drew before the first run. Each
-one that compiles and has an instance of at most OUTPUT tokens is sent to two instances of the block-causal demo model,
-without a form, with it, and with it under faults: clients that disconnect, a killed worker, one that stops and so moves
-its requests.
+The schemas are those of experiments/data/random_schemas.jsonl, which hypothesis-jsonschema drew from the draft-07
+meta-schema before the first run. Each one that compiles and has an instance of at most OUTPUT tokens is sent to two
+instances of the block-causal demo model, without a form, with it, and with it under faults: clients that disconnect, a
+killed worker, one that stops and so moves its requests.
 """
 
 import asyncio

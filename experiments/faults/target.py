@@ -17,6 +17,7 @@ import httpx
 import msgspec
 import psutil
 
+from dilaserve.load.client import open_client
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.background import background_program
 from experiments.faults.accounts import Received, received_outcomes
@@ -78,11 +79,7 @@ class LocalTarget:
         return self.cluster.url
 
     def client(self) -> httpx.AsyncClient:
-        limits, headers = (
-            httpx.Limits(max_connections=None),
-            {"Authorization": f"Bearer {self.key}"} if self.key else {},
-        )
-        return httpx.AsyncClient(base_url=self.url, timeout=ANSWER_S, trust_env=False, limits=limits, headers=headers)
+        return open_client(self.url, httpx.Timeout(ANSWER_S), self.key)
 
     async def new_key(self) -> str:
         """The secret of another API key."""

@@ -68,7 +68,8 @@ def missed(target: Target, policy: Means) -> list[str]:
 
 
 def robustness(scores: Mapping[str, Mapping[str, Means]]) -> dict[str, bool]:
-    """Each target of the policy with a wrong profile or with one-shot estimates, and whether it is reached.
+    """Each target of the policy with a wrong profile, with one-shot estimates, in overload and under a flood, and
+    whether it is reached.
 
     `scores` by point and row; a target without its two runs is left out.
     """
@@ -80,21 +81,21 @@ def robustness(scores: Mapping[str, Mapping[str, Means]]) -> dict[str, bool]:
             text = f"{point}: attainment {attainment:+.2f}, accuracy {accuracy:+.2f} against the right profile"
             is_reached = min(attainment, accuracy) >= -MAX_PROFILE_LOSS
             reached[f"{text} (target: at least -{MAX_PROFILE_LOSS:g})"] = is_reached
-        if POLICY in rows and rows[POLICY].bound and point == OVERLOAD.name:
-            share = rows[POLICY].attainment / (rows[POLICY].bound or 100.0)
-            text = f"{point}: {share:.2f} of the fluid bound (target: at least {MIN_SHARE_OF_BOUND:g})"
-            reached[text] = share >= MIN_SHARE_OF_BOUND
-        absent = scores.get(NO_FLOOD.name, {})
-        if point == FLOOD.name and POLICY in rows and POLICY in absent:
-            attainment = rows[POLICY].attainment_per_class["other keys"] - absent[POLICY].attainment
-            accuracy = rows[POLICY].accuracy_per_class["other keys"] - absent[POLICY].accuracy
-            text = f"{point}: the other keys' attainment {attainment:+.2f}, accuracy {accuracy:+.2f} by the flood"
-            is_reached = attainment >= -MAX_FLOOD_LOSS[0] and accuracy >= -MAX_FLOOD_LOSS[1]
-            reached[f"{text} (target: at least -{MAX_FLOOD_LOSS[0]:g}, -{MAX_FLOOD_LOSS[1]:g})"] = is_reached
         if POLICY in rows and ONE_SHOT in rows:
             attainment, _ = _gains(rows[ONE_SHOT], rows[POLICY])
             text = f"{point}, {ONE_SHOT}: attainment {attainment:+.2f} (target: at least -{MAX_ONE_SHOT_LOSS:g})"
             reached[text] = attainment >= -MAX_ONE_SHOT_LOSS
+    overload, flood, absent = (scores.get(point.name, {}).get(POLICY) for point in (OVERLOAD, FLOOD, NO_FLOOD))
+    if overload and overload.bound:
+        share = overload.attainment / overload.bound
+        text = f"{OVERLOAD.name}: {share:.2f} of the fluid bound (target: at least {MIN_SHARE_OF_BOUND:g})"
+        reached[text] = share >= MIN_SHARE_OF_BOUND
+    if flood and absent:
+        attainment = flood.attainment_per_class["other keys"] - absent.attainment
+        accuracy = flood.accuracy_per_class["other keys"] - absent.accuracy
+        text = f"{FLOOD.name}: the other keys' attainment {attainment:+.2f}, accuracy {accuracy:+.2f} by the flood"
+        is_reached = attainment >= -MAX_FLOOD_LOSS[0] and accuracy >= -MAX_FLOOD_LOSS[1]
+        reached[f"{text} (target: at least -{MAX_FLOOD_LOSS[0]:g}, -{MAX_FLOOD_LOSS[1]:g})"] = is_reached
     return reached
 
 
