@@ -3,7 +3,6 @@
 import heapq
 import itertools
 from collections.abc import Callable
-from math import inf
 
 Action = Callable[[], None]
 
@@ -19,11 +18,6 @@ class VirtualClock:
     def __bool__(self) -> bool:
         """Whether an action is left."""
         return bool(self._heap)
-
-    @property
-    def next_s(self) -> float:
-        """The time of the next action; infinity if none is left."""
-        return self._heap[0][0] if self._heap else inf
 
     def at(self, time_s: float, action: Action) -> None:
         """Run `action` at that time, or now if that is past."""

@@ -2,11 +2,9 @@
 
 The scheduler runs a cycle at most once in CYCLE_S and takes in all events of that time together, as a live scheduler
 takes in the events that arrived while it was busy. The delay, 1 ms on average in a busy hour of 16 instances, replaces
-the time of the scheduler itself and of the bus. If messages take time, it replaces neither: the scheduler then runs a
-cycle for each message.
+the time of the scheduler itself and of the bus.
 """
 
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,14 +23,13 @@ from services.scheduler.events import (
     RequestEstimates,
     SendJobs,
 )
-from services.scheduler.monitoring.cell_slack import cell_slack
 from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Int64
 from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
-from simulator.clock import Action, VirtualClock
+from simulator.clock import VirtualClock
 from simulator.estimates import Predictor
 from simulator.instance import HUNDREDTHS, REQUESTS, Batch, FedTokens, SimulatedInstance, joined, read_jobs
 from simulator.outputs import SimulatedOutputs
@@ -53,7 +50,6 @@ class SimulatedCluster:
     _outputs: SimulatedOutputs
     _predictor: Predictor | None  # None: the scheduler's questions get no answer
     _profile: LatencyProfile
-    _message_s: float  # seconds that each message takes
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
@@ -81,33 +77,11 @@ class SimulatedCluster:
                 on_finished(finished)
         return self.records
 
-    def arrive(self, index: int) -> None:
-        """Schedule the arrival of one request of the workload, in place of `run`, which schedules all."""
-        self.clock.at(float(self.workload.arrival_s[index]), partial(self._arrive, index))
-
-    def run_until(self, time_s: float) -> None:
-        """Run all that happens before this time."""
-        while self.clock.next_s < time_s:
-            self._cycle()
-
-    @property
-    def slack(self) -> float:
-        """The slack that the scheduler publishes."""
-        return cell_slack(self._core, 0)
-
-    @property
-    def unfinished(self) -> int:
-        """The number of requests that the scheduler holds."""
-        return len(self._core.table)
-
     def _cycle(self) -> int:
         """Run one cycle of the scheduler, with all events of its time. Returns: the number of requests it finished."""
-        self.clock.advance(0.0 if self._message_s else CYCLE_S)
+        self.clock.advance(CYCLE_S)
         events, self._events = [*self._arrived_answers(), *self._events, *self._step_results()], []
-        started_s = time.process_time()
         commands = self._core.cycle(events, self.clock.now_s)
-        self.records.cycle_s += time.process_time() - started_s
-        self.records.cycles += 1
         if jobs := [command for command in commands if isinstance(command, SendJobs)]:
             self._deliver(jobs)
         for command in commands:
@@ -146,21 +120,10 @@ class SimulatedCluster:
 
     # Clients and instances
 
-    def _send(self, receive: Action) -> None:
-        """Send a message; if messages take no time, it is received at once."""
-        if self._message_s:
-            self.clock.at(self.clock.now_s + self._message_s, receive)
-        else:
-            receive()
-
     def _arrive_from(self, index: int) -> None:
         """Schedule the arrival of one request, which schedules the next."""
         if index < len(self.workload):
-            self.clock.at(float(self.workload.arrival_s[index]), partial(self._arrive_next, index))
-
-    def _arrive_next(self, index: int) -> None:
-        self._arrive(index)
-        self._arrive_from(index + 1)
+            self.clock.at(float(self.workload.arrival_s[index]), partial(self._arrive, index))
 
     def _arrive(self, index: int) -> None:
         output = int(self.workload.output_tokens[index])
@@ -173,12 +136,13 @@ class SimulatedCluster:
         )
         prompt = self._prompt[: self.workload.prompt_tokens[index]]
         arrived = RequestArrived(request, prompt, output, float(self.records.slo_s[index]), self.clock.now_s)
-        self._send(lambda: self._events.append(arrived))
+        self._events.append(arrived)
+        self._arrive_from(index + 1)
 
     def _end_iteration(self, instance: SimulatedInstance) -> None:
         instance_id = instance.instance.instance_id
         if self.instances.get(instance_id) is instance:  # else it died during the iteration
-            self._send(partial(self._ended.append, (instance_id, instance.latency_s, instance.finish())))
+            self._ended.append((instance_id, instance.latency_s, instance.finish()))
             self._idle[instance_id] = instance
 
     def _step_results(self) -> list[StepResults]:
@@ -206,11 +170,8 @@ class SimulatedCluster:
         messages = [command.jobs for command in commands]
         batches = read_jobs(messages, self._request_at, self._outputs.masks_left, self._fed)
         for command, batch in zip(commands, batches, strict=True):
-            self._send(partial(self._accept, self.instances[command.instance_id], batch))
-
-    def _accept(self, instance: SimulatedInstance, batch: Batch) -> None:
-        instance.accept(batch)
-        self._idle[instance.instance.instance_id] = instance
+            instance = self._idle[command.instance_id] = self.instances[command.instance_id]
+            instance.accept(batch)
 
     def _start(self, instance: SimulatedInstance) -> None:
         latency_s = instance.start()

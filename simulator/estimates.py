@@ -11,13 +11,13 @@ from services.predictor.model import StepPredictor
 from services.predictor.queries import Query
 from services.scheduler.events import EstimatesReceived, RequestEstimates
 from shared.arrays import Float64, Int64
-from simulator.unmasking_model import UnmaskingModel, hundredths_of
+from simulator.unmasking_model import UnmaskingTables, hundredths_of
 
 Predictor = Callable[[RequestEstimates, Int64], EstimatesReceived]  # the question and the difficulty levels [n]
 
 
 def oracle_predictor(
-    model: UnmaskingModel, thresholds: Float64, noise: float, random: np.random.Generator
+    model: UnmaskingTables, thresholds: Float64, noise: float, random: np.random.Generator
 ) -> Predictor:
     """Answers with the expected steps, times a random factor per request and answer whose logarithm has the standard
     deviation `noise`."""

@@ -9,8 +9,7 @@ from shared.arrays import Float32, Int64, pack_float32, pack_int32
 from shared.messages.steps import StepResults
 from simulator.confidences import Confidences
 from simulator.instance import HUNDREDTHS, REQUESTS, STEPS, TICKETS, Batch
-from simulator.trace_replay import ReplayedConfidences
-from simulator.unmasking_model import UnmaskingModel
+from simulator.unmasking_model import UnmaskingTables
 
 EPOCH = 1
 
@@ -21,8 +20,8 @@ class SimulatedOutputs:
 
     _output_tokens: Int64  # [n]
     levels: Int64  # [n], of difficulty
-    model: UnmaskingModel
-    _confidences: Confidences | ReplayedConfidences | None  # needed if the scheduler's predictor reads them
+    model: UnmaskingTables
+    _confidences: Confidences | None  # needed if the scheduler's predictor reads them
     _random: np.random.Generator
 
     def __post_init__(self) -> None:

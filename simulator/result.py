@@ -43,8 +43,6 @@ class Records:
     )  # since when, instances by TP degree
     decisions: list[SimulatedDecision] = field(default_factory=list)
     steps_run: int = 0  # by all instances
-    cycles: int = 0  # of the scheduler
-    cycle_s: float = 0.0  # CPU time of these, seconds
 
     @classmethod
     def empty(cls, slo_s: Float64, steps: StepsTable | None = None) -> "Records":

@@ -31,9 +31,8 @@ from simulator.predictor_training import train_predictor
 from simulator.reconfiguration import DEFAULTS, SimulatedReconfiguration, SimulatedReconfigurator, nodes_of, place
 from simulator.result import Records
 from simulator.steps_table import StepsTable
-from simulator.trace_replay import ReplayedConfidences, ReplayModel
 from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
-from simulator.unmasking_model import UnmaskingTables
+from simulator.unmasking_model import NUM_LEVELS, UnmaskingTables
 from simulator.workload import ArrivalTrace
 
 CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)
@@ -60,7 +59,6 @@ class Scenario:
     profile: LatencyProfile
     steps: StepsTable
     block_length: int = 32  # tokens
-    replay: ReplayModel | None = None  # requests to replay; None: the unmasking model of the steps table
     registered: LatencyProfile | None = None  # that instances register; None: `profile` with the shared launch
     instances: tuple[int, ...]  # TP degree of each
     settings: SchedulerSettings
@@ -70,7 +68,6 @@ class Scenario:
     live: LivePredictor | None = None  # the trained predictor; None: train one on the unmasking model
     slo_s: float | None = None
     seed: int = 0
-    message_s: float = 0.0  # time of a message from client to scheduler or between scheduler and instance
     # Time that an iteration of both step kinds saves over the sum of two lookups; a profile with mixed rows has its own
     shared_launch_s: float = 0.0
     max_batch_tokens: int = 8192
@@ -110,7 +107,7 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
     """The cluster before the first arrival. Raises: as `simulate`."""
     _, step_random, prediction_random = _randoms(scenario.seed)
     settings = replace(scenario.settings, lookahead=0)
-    model = scenario.replay or UnmaskingTables(scenario.steps, scenario.block_length)
+    model = UnmaskingTables(scenario.steps, scenario.block_length)
     known = scenario.live[1] if scenario.live else _card(scenario.steps)
     card = None if scenario.predictor == "none" else known
     asks = find_policy(settings.policy_name).uses_estimates and scenario.predictor not in {"one-shot", "none"}
@@ -125,13 +122,13 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
         **scenario.policy_options,
     )
     predictor = _predictor(scenario, model, workload, prediction_random) if asks else None
-    confidences = _confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
-    levels = difficulty_levels(scenario.seed, model.levels, len(workload))
+    confidences = Confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
+    levels = difficulty_levels(scenario.seed, len(workload))
     outputs = SimulatedOutputs(workload.output_tokens, levels, model, confidences, step_random)
     slo_s = np.where(np.isnan(workload.slo_s), scenario.default_slo_s(workload), workload.slo_s)
     records = Records.empty(slo_s, scenario.steps)
     profile = scenario.profile.with_shared_launch(scenario.shared_launch_s)
-    cluster = SimulatedCluster(workload, records, core, outputs, predictor, profile, scenario.message_s)
+    cluster = SimulatedCluster(workload, records, core, outputs, predictor, profile)
     make_instance = partial(_make_instance, scenario, profile, count())
     if scenario.reconfiguration is None:
         for tp in scenario.instances:
@@ -143,10 +140,10 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
     return cluster
 
 
-def difficulty_levels(seed: int, levels: int, requests: int) -> Int64:
+def difficulty_levels(seed: int, requests: int) -> Int64:
     """The level of each request. They have a random source of their own, so that they are the same under every policy.
     Shapes: -> [requests]."""
-    return _randoms(seed)[0].integers(levels, size=requests)
+    return _randoms(seed)[0].integers(NUM_LEVELS, size=requests)
 
 
 def with_trained_predictor(scenario: Scenario, workload: ArrivalTrace) -> Scenario:
@@ -197,24 +194,19 @@ def _start_reconfigurator(
 
 
 def _predictor(
-    scenario: Scenario, model: UnmaskingTables | ReplayModel, workload: ArrivalTrace, random: np.random.Generator
+    scenario: Scenario, model: UnmaskingTables, workload: ArrivalTrace, random: np.random.Generator
 ) -> Predictor:
     thresholds = np.array(scenario.settings.candidates)
     if scenario.predictor != "trained":
         return oracle_predictor(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
     if scenario.live is not None:
         return trained_predictor(scenario.live[0], thresholds)
-    tables = model if isinstance(model, UnmaskingTables) else UnmaskingTables(scenario.steps, scenario.block_length)
-    return trained_predictor(train_predictor(tables, workload.output_tokens, thresholds, random), thresholds)
+    return trained_predictor(train_predictor(model, workload.output_tokens, thresholds, random), thresholds)
 
 
 def _randoms(seed: int) -> list[np.random.Generator]:
     """Of the difficulties, of the steps and of the predictions."""
     return np.random.default_rng(seed).spawn(3)
-
-
-def _confidences(model: UnmaskingTables | ReplayModel, requests: int) -> Confidences | ReplayedConfidences:
-    return Confidences(model, requests) if isinstance(model, UnmaskingTables) else ReplayedConfidences(model, requests)
 
 
 def _card(steps: StepsTable) -> PredictorCard:

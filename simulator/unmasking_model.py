@@ -8,7 +8,6 @@ There are NUM_LEVELS equally likely levels of difficulty, and thresholds are in 
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
@@ -27,26 +26,8 @@ IntArray = Int32 | Int64
 TrueStepsLeft = Callable[[IntArray, IntArray], Float64]  # levels [n], masks of the whole output [n] -> [n, c]
 
 
-class UnmaskingModel(Protocol):
-    """Unmasks tokens of requests, whose levels of difficulty are equally likely."""
-
-    block_length: int
-    levels: int
-
-    def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:
-        """Tokens that one step unmasks, at least one each.
-
-        Shapes: all [n] -> [n]; `left` are the masks of the whole output before the step, at least 1.
-        """
-
-    def steps_left(self, hundredths: Int64) -> TrueStepsLeft:
-        """The mean steps left if the threshold does not change, at each of c thresholds. Shapes: hundredths [c]."""
-
-
 class UnmaskingTables:
     """Tables by level, threshold in hundredths, and masks left in the block."""
-
-    levels = NUM_LEVELS
 
     def __init__(self, steps: StepsTable, block_length: int = 32, spread: float = SPREAD) -> None:
         self.block_length = block_length
@@ -61,10 +42,15 @@ class UnmaskingTables:
         )
 
     def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:
+        """Tokens that one step unmasks, at least one each.
+
+        Shapes: all [n] -> [n]; `left` are the masks of the whole output before the step, at least 1.
+        """
         masks = masks_of_block(left, self.block_length)
         return np.maximum(random.binomial(masks, self.probability[levels, hundredths]), 1)
 
     def steps_left(self, hundredths: Int64) -> TrueStepsLeft:
+        """The mean steps left if the threshold does not change, at each of c thresholds. Shapes: hundredths [c]."""
         by_masks = self.block_steps[:, hundredths].swapaxes(1, 2)  # [LEVELS, masks, c]
         steps, whole_block = np.ascontiguousarray(by_masks).reshape(-1, len(hundredths)), self.block_length
 

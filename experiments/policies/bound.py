@@ -32,7 +32,7 @@ def bound(point: Point, arriving: ArrivalTrace, seed: int) -> float:
 def costs(point: Point, arriving: ArrivalTrace, seed: int) -> tuple[Float64, Float64]:
     """The seconds of an instance that each request takes in full batches, and its latency alone. Shapes: [n] each."""
     model, profile = UnmaskingTables(point.steps(), point.model.block_length), point.profile()
-    levels = difficulty_levels(seed, model.levels, len(arriving))
+    levels = difficulty_levels(seed, len(arriving))
     lowest = hundredths_of(np.array([min(SchedulerSettings(model="simulated").candidates)]))
     steps = model.steps_left(lowest)(levels, arriving.output_tokens)[:, 0]
     blocks, tokens = arriving.output_tokens / model.block_length, arriving.prompt_tokens + arriving.output_tokens
