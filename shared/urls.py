@@ -1,7 +1,9 @@
 """Addresses of servers: without their secrets for messages and logs; several in one text; the host of a URL."""
 
 import re
+from ipaddress import ip_address
 
+LOOPBACK_NAME = "localhost"
 NEXT_SERVER = re.compile(r",(?=(?:nats|tls)://)")  # a comma may also be in a password
 SCHEME = re.compile(r"(?:nats|tls|https?|wss?|postgres(?:ql)?(?:\+\w+)?)://")  # NATS needs none
 # Of a server, with a path or options
@@ -36,3 +38,11 @@ def server_urls(urls: str) -> list[str]:
 def url_host(host: str) -> str:
     """A host as it is written in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return host == LOOPBACK_NAME or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,6 +1,5 @@
 """A stack by the options of `dilaserve up`, validated."""
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from shared.messages.cell import CacheName, cache_of
 from shared.messages.launch import InstanceSpec
 from shared.model_card import read_model_card
 from shared.model_files import check_tokenizer_files, default_model_name, find_model, read_json
+from shared.urls import is_loopback
 
 NODE = "local"  # node name of this machine
 TP_DEGREES = (1, 2, 4)  # TP degrees that the worker supports
@@ -147,14 +147,6 @@ def read_integers(option: str, text: str) -> list[int]:
     if min(numbers) < 1:
         raise BadInput(f"{option} {text}: accepted: comma-separated whole numbers of at least 1")
     return numbers
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def choose_producers(text: str, nats_url: str | None) -> tuple[str, ...]:

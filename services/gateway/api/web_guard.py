@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.gateway.api.other_fields import ADJUSTED_HEADER, IGNORED_HEADER
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.settings import GatewaySettings
+from shared.urls import LOOPBACK_NAME, is_loopback
 
 ANY = "*"
 MAX_HOST_LENGTH = 512  # characters that are read: a bound on the cached hosts
-LOOPBACK_NAME = "localhost"
 SECURITY_HEADERS = [  # of every response
     ("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     ("X-Content-Type-Options", "nosniff"),
@@ -65,11 +65,6 @@ class WebGuard:
             return True
         name = _name_of(host[:MAX_HOST_LENGTH])
         return name in self._hosts or _is_address(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listening address accepts connections of this machine only."""
-    return host == LOOPBACK_NAME or (_is_address(host) and ip_address(host).is_loopback)
 
 
 @lru_cache(maxsize=1024)
