@@ -1,6 +1,6 @@
 """Measures the latency profile of several TP degrees, with progress."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.progress import Progress
 
@@ -10,13 +10,9 @@ from shared.profile import LatencyProfile, RowKind, kind_name
 
 
 def measure_degrees(
-    choice_of: Callable[[int], ModelChoice],
-    degrees: Sequence[int],
-    plan: ProfilePlan,
-    progress: Progress,
-    on_degree: Callable[[LatencyProfile, str], None],
-) -> None:
-    """Measure one TP degree after the other; `on_degree` receives the profile of each, and the device's name.
+    choice_of: Callable[[int], ModelChoice], degrees: Sequence[int], plan: ProfilePlan, progress: Progress
+) -> Iterator[tuple[LatencyProfile, str]]:
+    """Measure one TP degree after the other. Returns: the profile of each, and the device's name.
 
     Raises: BadInput if the model cannot run.
     """
@@ -28,4 +24,4 @@ def measure_degrees(
             progress.update(task, advance=1, description=text)
 
         with open_runner(choice_of(degree), CacheSize(1, cache_tokens_for(plan))) as runner:
-            on_degree(measure(runner, degree, plan, on_point), device_name(runner.device))
+            yield measure(runner, degree, plan, on_point), device_name(runner.device)

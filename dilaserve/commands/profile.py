@@ -44,16 +44,11 @@ def profile(
         shown = without_credentials(database_url)
         asyncio.run(check_answers(postgres_answers, database_url, f"--database-url {shown}: Postgres"))
     plan = full_plan(max_tokens, repeats)
-    measured = LatencyProfile()
-    measured_on = ""
-
-    def on_degree(profile: LatencyProfile, device: str) -> None:
-        nonlocal measured, measured_on
-        measured, measured_on = measured.completed_from(profile), device
-
+    measured, measured_on = LatencyProfile(), ""
+    choice = partial(ModelChoice, model, device, dtype, threads=threads)
     with open_progress() as progress:
-        choice = partial(ModelChoice, model, device, dtype, threads=threads)
-        measure_degrees(lambda tp: choice(tp=tp), degrees, plan, progress, on_degree)
+        for of_degree, name in measure_degrees(lambda tp: choice(tp=tp), degrees, plan, progress):
+            measured, measured_on = measured.completed_from(of_degree), name
     write_profile(out, measured)
     if database_url is not None:
         from dilaserve.stack.database import in_database  # noqa: PLC0415
