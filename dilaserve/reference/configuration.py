@@ -5,20 +5,9 @@ import re
 
 import msgspec
 
-from services.gateway.settings import GatewaySettings
-from services.predictor.settings import PredictorSettings
-from services.reconfigurator.settings import ReconfiguratorSettings
-from services.scheduler.settings import SchedulerSettings
-from services.worker.settings import WorkerSettings
+from dilaserve.stack.services import SETTINGS
 from shared.settings import PREFIX, ServiceSettings, to_environ
 
-SERVICES: dict[str, type[ServiceSettings]] = {
-    "Gateway": GatewaySettings,
-    "Scheduler": SchedulerSettings,
-    "Predictor": PredictorSettings,
-    "Worker": WorkerSettings,
-    "Reconfigurator": ReconfiguratorSettings,
-}
 FIELD = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 INTRODUCTION = """\
 <!-- Written by `python -m dilaserve.reference`; do not edit. -->
@@ -33,7 +22,7 @@ def text() -> str:
     """The text of docs/configuration.md."""
     parts = [INTRODUCTION, _section("Every service", ServiceSettings, set())]
     common = {field.name for field in msgspec.structs.fields(ServiceSettings)}
-    parts += [_section(title, kind, common) for title, kind in SERVICES.items()]
+    parts += [_section(service.capitalize(), kind, common) for service, kind in SETTINGS.items()]
     return "\n".join(parts)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from dilaserve.reference import asyncapi, configuration
 from dilaserve.reference.__main__ import pages
+from dilaserve.stack.services import SETTINGS
 from shared import messages
 from shared.bus.codec import encode
 from shared.messages.requests import Request
@@ -86,7 +87,7 @@ def test_the_schema_accepts_a_request_and_rejects_an_invalid_one() -> None:
     assert not validator.is_valid({"request_id": "not one token.", "prompt": "2+2?"})
 
 
-@pytest.mark.parametrize("kind", configuration.SERVICES.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", SETTINGS.values(), ids=lambda kind: kind.__name__)
 def test_every_setting_is_in_the_reference(kind: type[msgspec.Struct]) -> None:
     page = configuration.text()
     for field in msgspec.structs.fields(kind):
