@@ -53,10 +53,7 @@ class WantedGpus:
             requests=requests,
             threshold_uses=threshold_uses,
             trigger=PlanTrigger(window_s),
-            running=(),
-            nodes_up=(),
             profile=await fill_missing_profiles(self._profile, instances, self._engine),
-            known_tokens_per_step={},
             block_length=max((instance.model.block_length for instance in instances), default=0),
         )
         return await run_in_process(self._planner.wanted_gpus, context, self._min_threshold)

@@ -1,7 +1,7 @@
 """One decision: a plan for the window's workload, and whether to carry it out. Pure but for the solver."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -32,10 +32,10 @@ class PlanningContext:
     requests: Sequence[RequestSample]  # arrivals of the trigger's span
     threshold_uses: Sequence[ThresholdUse]
     trigger: PlanTrigger
-    running: Collection[InstanceSpec]
-    nodes_up: Collection[str]
     profile: LatencyProfile
-    known_tokens_per_step: Mapping[float, float]  # by threshold, of earlier windows
+    running: Collection[InstanceSpec] = ()
+    nodes_up: Collection[str] = ()
+    known_tokens_per_step: Mapping[float, float] = field(default_factory=dict)  # by threshold, of earlier windows
     block_length: int = 0  # usual one of the model; 0: that of the settings
     target: Sequence[InstanceSpec] | None = None  # that of a transition in progress; None: there is none
 
