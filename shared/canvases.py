@@ -13,14 +13,14 @@ def without_effect(request: Request, card: ModelCard) -> list[str]:
     return [name for name in OWN_SAMPLING if card.canvas_steps and getattr(request, name) != getattr(usual, name)]
 
 
-def check_for_canvases(request: Request, card: ModelCard, form_field: str = "pattern") -> None:
+def check_for_canvases(request: Request, card: ModelCard, form_field: str = "") -> None:
     """Raises: BadInput for a request that a model with canvases does not serve. `form_field`: the client's name of the
-    text's form."""
+    text's form; empty: the request's own."""
     if not card.canvas_steps:
         return
     for field, what, is_given in (
-        (form_field, "no form of the text", bool(request.pattern)),
-        (form_field if request.pattern else "choices", "no labels", bool(request.choices)),
+        (form_field or "pattern", "no form of the text", bool(request.pattern)),
+        (form_field or "choices", "no labels", bool(request.choices)),
         ("pinned", "no given tokens in the output", bool(request.pinned)),
     ):
         if is_given:

@@ -66,6 +66,20 @@ BODIES: Mapping[str, dict[str, Any]] = {
         "stream": True,
         **SERVING,
     },
+    "/v1/decisions": {
+        "model": "demo",
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "2+2?"}]}],
+        "questions": [
+            {"type": "predicate", "name": "a", "instructions": "It is 4."},
+            {
+                "type": "choice",
+                "instructions": "Which?",
+                "choices": [{"value": "4", "description": "b"}, {"value": True}],
+            },
+            {"type": "score", "instructions": "How large?", "levels": [{"label": "small"}, {"label": "large"}]},
+        ],
+        "slo_ms": 5000.0,
+    },
     "/v1/messages": {
         "model": "demo",
         "messages": TURNS,

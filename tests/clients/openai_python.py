@@ -50,6 +50,12 @@ def test_max_tokens() -> None:
     assert (reply.usage.completion_tokens, reply.choices[0].finish_reason) == (5, "length")
 
 
+def test_decisions() -> None:
+    question = {"type": "choice", "instructions": QUESTION, "choices": [{"value": "12"}, {"value": "13"}]}
+    [answer] = client.decisions.create(model="demo-block", input="", questions=[question]).answers
+    assert sum(each.probability for each in answer.probabilities) == pytest.approx(1)
+
+
 def test_n() -> None:
     reply = client.chat.completions.create(model="demo-block", messages=MESSAGES, n=3)
     assert [choice.index for choice in reply.choices] == [0, 1, 2]

@@ -6,7 +6,7 @@ Each step unmasks TOKENS_PER_STEP tokens of the answer, from the last to the fir
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,6 +58,11 @@ def top_tokens_of(request: Request, output_ids: Int32, positions: Int64) -> TopT
         tokens=pack_int32(output_ids[positions, None] + others),
         confidences=pack_float32(confidences_of(positions)[:, None] / 2.0**others),
     )
+
+
+def shares_of(labels: Sequence[str]) -> dict[str, float]:
+    """Of each label half of the rest, and of the last all of it."""
+    return {label: 0.5 ** min(i + 1, len(labels) - 1) for i, label in enumerate(labels)}
 
 
 def active(request: Request) -> ActiveRequest:
@@ -233,7 +238,7 @@ class AnsweringScheduler:
             token_ids=pack_int32(output_ids[finished.written]) if request.logprobs else b"",
             confidences=pack_float32(confidences_of(finished.written)) if request.logprobs else b"",
             top_tokens=top_tokens_of(request, output_ids, finished.written),
-            choices={label: 1 / len(request.choices) for label in request.choices},
+            choices=shares_of(request.choices),
             output_tokens=request.output_tokens,
             arrival_s=arrival_s,
             stats=ServingStats(

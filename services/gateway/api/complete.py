@@ -12,6 +12,7 @@ from starlette.background import BackgroundTask
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
+from services.gateway.api.completion_replies import StreamedReplies
 from services.gateway.api.completion_stream import CompletionStream, StreamedChoice
 from services.gateway.api.errors import as_api_error
 from services.gateway.api.opening import open_all
@@ -50,7 +51,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]
     with _ended_by_errors(opened, recorders):
-        if body.stream:
+        if body.stream and isinstance(replies, StreamedReplies):
             await _check_not_rejected(http, opened[0], wanted.form_field)
             pairs = enumerate(zip(opened, recorders, strict=True))
             choices = [StreamedChoice.of(i, each, model.text, own, wanted.form_field) for i, (each, own) in pairs]

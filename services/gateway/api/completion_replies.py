@@ -1,7 +1,7 @@
 """Replies in OpenAI's format, for chat and for plain completions, whole and in chunks. Pure."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
@@ -141,12 +141,17 @@ def _with_chosen(token: TokenLogprob) -> dict[str, float]:
 
 
 class Replies(Protocol):
-    """The reply to one body in one format: whole, or as the content of the events of a stream."""
-
-    ends_with_done: bool  # whether OpenAI's `[DONE]` ends the stream
+    """The reply to one body in one format."""
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         """`outcomes`: of the choices, in order."""
+
+
+@runtime_checkable
+class StreamedReplies(Replies, Protocol):
+    """The reply whole, or as the content of the events of a stream."""
+
+    ends_with_done: bool  # whether OpenAI's `[DONE]` ends the stream
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The contents before the text of a choice."""
@@ -167,7 +172,7 @@ class Replies(Protocol):
         """The contents that end the stream early."""
 
 
-class CompletionReplies(Replies):
+class CompletionReplies(StreamedReplies):
     """Builds the reply to one completion, with one or more choices."""
 
     ends_with_done = True

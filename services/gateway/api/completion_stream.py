@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.api.completion_replies import Json, Replies
+from services.gateway.api.completion_replies import Json, StreamedReplies
 from services.gateway.api.errors import as_api_error, log_internal_error
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
@@ -85,7 +85,7 @@ class CompletionStream(EventStreamResponse):
 
     _decode: Decode
     _choices: Sequence[StreamedChoice]
-    _replies: Replies
+    _replies: StreamedReplies
     _reply_headers: dict[str, str]
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.batch_models import BatchBody
+from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.request_models import ChatBody, FimBody, ServedBody, TextBody
 from services.gateway.api.response_models import ErrorBody
@@ -19,7 +20,7 @@ from shared.messages.plans import PlanRecord, ReconfiguratorStats
 SCHEMAS = "#/components/schemas/"
 BODIES: tuple[type[BaseModel], ...] = (
     *(ChatBody, TextBody, FimBody, ResponseBody, MessageBody, CountTokensBody),
-    *(BatchBody, TokenizeBody, DetokenizeBody),
+    *(DecisionBody, BatchBody, TokenizeBody, DetokenizeBody),
 )
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},

@@ -27,6 +27,7 @@ from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Reque
 from shared.text import TextModel
 
 DEFAULT_OUTPUT_TOKENS = 128
+QUESTIONS = "questions"  # the field of several choices
 
 WriteReplies = Callable[[str, float], Replies]  # of the id of the first request, and the Unix time of the reply
 Keep = Callable[[str, str], Awaitable[None]]  # stores the conversation: of the request's id, and its cell
@@ -47,6 +48,7 @@ class WantedCompletion:
     stop: Sequence[str] = ()
     forms: Sequence[Form] = ()  # the forms of the text that the client has given
     labels: Sequence[str] = ()  # the texts of a choice, if that is the form
+    questions: Sequence[Sequence[str]] = ()  # by prompt, the texts of a choice
     suffix: str | None = None  # the text after the completion
     template: str | None = None  # the text, with holes
     alternatives: int | None = None  # of each token, with its log-probability; None: no log-probabilities
@@ -56,12 +58,12 @@ class WantedCompletion:
     @property
     def choices_field(self) -> str:
         """The field that asks for several choices."""
-        return "n" if self.n > 1 else self.prompt_field
+        return "n" if self.n > 1 else QUESTIONS if self.questions else self.prompt_field
 
     @property
     def form_field(self) -> str:
         """The field that gives the form of the text."""
-        return self.forms[0].field if self.forms else TOOLS
+        return self.forms[0].field if self.forms else QUESTIONS if self.questions else TOOLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,8 @@ class BodyPlanner:
             wanted.tools.key,
             self.key.key_id,
         )
-        made = [await self._request(wanted, form, ids) for ids in prompts]
+        forms = [TextForm(labels=labels) for labels in wanted.questions] or [form] * len(prompts)
+        made = [await self._request(wanted, of, ids) for ids, of in zip(prompts, forms, strict=True)]
         seed = wanted.passed.get("seed")
         seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]
         requests = [replace(each, request_id=uuid.uuid4().hex, seed=own) for each in made for own in seeds]
@@ -149,7 +152,7 @@ class BodyPlanner:
         }
         request = Request(**fields)
         text.check_choices(request, labels, output_tokens, form_field)
-        check_for_canvases(request, text.card, form_field or "pattern")
+        check_for_canvases(request, text.card, form_field)
         edit_threshold_for(request, text.card, NO_EDITS)
         return request
 

@@ -395,10 +395,19 @@ async def test_requests_beyond_the_gateways_limit_are_rejected(
     assert [(await reply).status_code for reply in sent] == [200, 200]
 
 
-async def test_more_choices_than_the_gateways_limit_are_a_bad_request(small_gateway: RunningGateway) -> None:
-    reply = await small_gateway.http.post(PATH, json={**CHAT, "n": 3})
+THREE_QUESTIONS = {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}] * 3}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [(PATH, {**CHAT, "n": 3}, "n"), ("/v1/decisions", {"model": CHAT["model"], **THREE_QUESTIONS}, "questions")],
+)
+async def test_more_choices_than_the_gateways_limit_are_a_bad_request(
+    small_gateway: RunningGateway, path: str, fields: dict[str, Any], param: str
+) -> None:
+    reply = await small_gateway.http.post(path, json=fields)
     assert error_of(reply) == (400, "invalid_value")
-    assert reply.json()["error"]["param"] == "n"
+    assert reply.json()["error"]["param"] == param
     assert "the limit of this gateway is 2 requests in flight" in reply.json()["error"]["message"]
 
 

@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/rest-api.md"
 DOCUMENTED_SCHEMAS = (
     *("ChatBody", "TextBody", "ResponseBody", "MessageBody", "CountTokensBody"),
+    *("DecisionBody", "PredicateQuestion", "ChoiceQuestion", "ChoiceOption", "ScoreQuestion", "ScoreLevel"),
     *("Message", "StreamOptions", "BatchBody", "Serving"),
 )
 

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.decision_create_params import DecisionCreateParams
 from openai.types.responses import response_create_params
 from pydantic import BaseModel, ValidationError
 
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
+from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.request_models import ChatBody, TextBody
@@ -18,6 +20,7 @@ CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
 TEXT: dict[str, Any] = {"model": "m", "prompt": "How many pears?"}
 RESPONSE: dict[str, Any] = {"model": "m", "input": "How many pears?"}
 MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 8}
+DECISION: dict[str, Any] = {**RESPONSE, "questions": [{"type": "predicate", "instructions": "There are pears."}]}
 
 # Fields of other servers with values that would change the answer.
 EFFECTIVE: dict[str, Any] = {
@@ -120,7 +123,10 @@ def test_an_error_shows_the_valid_form() -> None:
     ("kind", "minimal", "name"),
     [
         (kind, minimal, name)
-        for kind, minimal in ((ChatBody, CHAT), (TextBody, TEXT), (ResponseBody, RESPONSE), (MessageBody, MESSAGE))
+        for kind, minimal in (
+            *((ChatBody, CHAT), (TextBody, TEXT), (ResponseBody, RESPONSE), (MessageBody, MESSAGE)),
+            (DecisionBody, DECISION),
+        )
         for name in sorted(EFFECTIVE.keys() - kind.model_fields.keys())
     ],
 )
@@ -152,6 +158,7 @@ def test_special_tokens_around_a_plain_prompt_are_named_as_ignored(value: bool) 
         (ChatBody, chat_create_params.CompletionCreateParamsBase),
         (TextBody, completion_create_params.CompletionCreateParamsBase),
         (ResponseBody, response_create_params.ResponseCreateParamsBase),
+        (DecisionBody, DecisionCreateParams),
     ],
 )
 def test_every_field_of_openai_is_known(kind: type[ChatBody], params: type[Any]) -> None:

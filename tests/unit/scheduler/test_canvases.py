@@ -160,20 +160,22 @@ def test_a_part_of_a_canvas_is_refused(runners: list[CanvasRunner], written: int
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    ("fields", "form_field", "named"),
     [
-        ({"pattern": "a"}, "pattern"),
-        ({"choices": ["a"]}, "choices"),
-        ({"pinned": b"\0\0\0\0"}, "pinned"),
-        ({"block_length": 2 * CANVAS}, "block_length"),
+        ({"pattern": "a"}, "", "pattern"),
+        ({"pattern": "a"}, "guided_regex", "guided_regex"),
+        ({"choices": ["a"]}, "", "choices"),
+        ({"choices": ["a"]}, "questions", "questions"),
+        ({"pinned": b"\0\0\0\0"}, "", "pinned"),
+        ({"block_length": 2 * CANVAS}, "", "block_length"),
     ],
 )
 def test_requests_that_canvases_do_not_serve_are_refused(
-    card: ModelCard, fields: dict[str, object], named: str
+    card: ModelCard, fields: dict[str, object], form_field: str, named: str
 ) -> None:
     request = Request(**({"request_id": "r", "prompt": "a", "block_length": CANVAS} | fields))  # type: ignore[arg-type]
     with pytest.raises(BadInput) as error:
-        check_for_canvases(request, card)
+        check_for_canvases(request, card, form_field)
     assert error.value.field == named
 
 

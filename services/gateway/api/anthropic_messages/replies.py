@@ -6,7 +6,7 @@ from itertools import count
 from pydantic_core import from_json
 
 from services.gateway.api.anthropic_messages.errors import error_body
-from services.gateway.api.completion_replies import Json, Replies, cached_tokens, call_id, serving
+from services.gateway.api.completion_replies import Json, StreamedReplies, cached_tokens, call_id, serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
@@ -17,7 +17,7 @@ ID_PREFIX = "msg_"
 _NO_TEXT: Json = {"type": "text", "text": ""}
 
 
-class MessageReplies(Replies):
+class MessageReplies(StreamedReplies):
     """Builds the reply to one body: a message with a block for each call of a tool and each text around them."""
 
     ends_with_done = False

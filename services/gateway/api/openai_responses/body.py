@@ -82,6 +82,10 @@ AS_MESSAGES = BeforeValidator(
     json_schema_input_type=str | list[InputItem],
 )
 
+InputItems = Annotated[
+    list[Annotated[OrLeftOut[InputItem], LEFT_OUT]], Field(min_length=1, fail_fast=True), AS_MESSAGES
+]
+
 
 def _refuse_stored(value: Any) -> Any:
     if value is not None:
@@ -106,7 +110,7 @@ class ResponseBody(ServedBody, WithTools):
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
 
-    input: Annotated[list[Annotated[OrLeftOut[InputItem], LEFT_OUT]], Field(min_length=1, fail_fast=True), AS_MESSAGES]
+    input: InputItems
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
@@ -156,7 +160,7 @@ class ResponseBody(ServedBody, WithTools):
             return ResponseReplies(head, request_id, planner.text, tools, self.alternatives)
 
         return WantedCompletion(
-            prompts=[tools.chat([*system, *_turns(items)])],
+            prompts=[tools.chat([*system, *turns_of(items)])],
             prompt_field="input",
             limit=("max_output_tokens", self.max_output_tokens),
             passed=self.passed(),
@@ -197,10 +201,12 @@ class ResponseBody(ServedBody, WithTools):
         }
 
 
-def _turns(items: Sequence[InputItem]) -> list[Turn]:
+def turns_of(items: Sequence[InputItem | LeftOut]) -> list[Turn]:
     """The turns of a chat. A call belongs to the message of the assistant before it."""
     turns: list[dict[str, Any]] = []
     for item in items:
+        if isinstance(item, LeftOut):
+            continue
         match item.kind:
             case "function_call" | "custom_tool_call":
                 if not turns or turns[-1]["role"] != "assistant":

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from itertools import count
 
-from services.gateway.api.completion_replies import Json, Replies, cached_tokens, call_id, serving, with_alternatives
+from services.gateway.api.completion_replies import (
+    Json,
+    StreamedReplies,
+    cached_tokens,
+    call_id,
+    serving,
+    with_alternatives,
+)
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.call_text import Call
@@ -16,7 +23,7 @@ from shared.text import TextModel
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}  # by status; others are `server_error`
 
 
-class ResponseReplies(Replies):
+class ResponseReplies(StreamedReplies):
     """Builds the reply to one body; its output is a message with one part of text, calls of tools, or both, as they
     begin in the text."""
 
@@ -37,15 +44,8 @@ class ResponseReplies(Replies):
         [outcome] = outcomes
         is_cut = outcome.finish_reason is FinishReason.LENGTH
         incomplete = {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else {}
-        usage = {
-            "input_tokens": outcome.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": cached_tokens(outcome), "cache_write_tokens": 0},
-            "output_tokens": outcome.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": outcome.prompt_tokens + outcome.completion_tokens,
-        }
-        output, served = self._output(outcome), serving(outcome)
-        return self._response(_status(outcome), output=output, usage=usage, dilaserve=served, **incomplete)
+        parts = {"output": self._output(outcome), "usage": usage_of(outcomes), "dilaserve": serving(outcome)}
+        return self._response(_status(outcome), **parts, **incomplete)
 
     def _output(self, outcome: Outcome) -> list[Json]:
         read, status = self._tools.read(outcome.text, True), _status(outcome)
@@ -160,6 +160,19 @@ class ResponseReplies(Replies):
             "role": "assistant",
             "content": [_part(text, tokens)],
         }
+
+
+def usage_of(outcomes: Sequence[Outcome]) -> Json:
+    """The tokens of all prompts and texts, as these APIs name them."""
+    prompt_tokens = sum(each.prompt_tokens for each in outcomes)
+    completion_tokens = sum(each.completion_tokens for each in outcomes)
+    return {
+        "input_tokens": prompt_tokens,
+        "input_tokens_details": {"cached_tokens": sum(map(cached_tokens, outcomes)), "cache_write_tokens": 0},
+        "output_tokens": completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
 def _part(text: str, tokens: Sequence[TokenLogprob] = ()) -> Json:

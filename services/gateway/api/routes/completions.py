@@ -1,10 +1,12 @@
-"""POST /v1/chat/completions, /v1/completions, /v1/fim/completions and /v1/responses."""
+"""POST /v1/chat/completions, /v1/completions, /v1/fim/completions, /v1/responses and /v1/decisions."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.complete import complete
+from services.gateway.api.openai_decisions.body import DecisionBody
+from services.gateway.api.openai_decisions.response_models import DecisionObject
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.response_models import ResponseObject
 from services.gateway.api.openapi import json_body, streamed
@@ -34,5 +36,10 @@ def completion_routes(context: AppContext) -> APIRouter:
     async def respond(request: Request) -> Response:
         """Reply to a conversation in the form of OpenAI's Responses API, whole or as a stream of its events."""
         return await complete(context, request, ResponseBody)
+
+    @router.post("/decisions", responses={200: {"model": DecisionObject}}, openapi_extra=json_body(DecisionBody))
+    async def decide(request: Request) -> Response:
+        """Answer questions about an input with the probability of each option, as OpenAI's Decisions API has it."""
+        return await complete(context, request, DecisionBody)
 
     return router

@@ -1,0 +1,1 @@
+"""OpenAI's Decisions API: typed questions about an input, answered with probabilities."""

@@ -1,0 +1,79 @@
+"""The body and the reply of POST /v1/decisions: each question is a request, which one step answers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from services.gateway.api.completion_replies import Json, Replies, serving
+from services.gateway.api.openai_decisions.questions import AnyQuestion
+from services.gateway.api.openai_responses.body import InputItems, turns_of
+from services.gateway.api.openai_responses.replies import usage_of
+from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
+from services.gateway.api.plan import BodyPlanner, WantedCompletion
+from services.gateway.api.request_models import MAX_CHOICES, ServedBody
+from services.gateway.api.token_logprobs import TokenLogprobs
+from services.gateway.api.tool_calls.call_syntax import Turn
+from services.gateway.api.tool_calls.use import ToolUse, turn
+from shared.messages.requests import Outcome
+from shared.text import TextModel
+
+
+class DecisionBody(ServedBody):
+    """POST /v1/decisions."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
+
+    input: InputItems
+    questions: Annotated[list[AnyQuestion], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+    stream: Literal[False] | None = None
+    temperature: None = None  # the answer is the most probable one
+
+    @property
+    def effort(self) -> tuple[str, str | None]:
+        return "reasoning_effort", None
+
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
+        tools = ToolUse(planner.syntax)
+        turns = turns_of(self.input)
+        return WantedCompletion(
+            prompts=[tools.chat(_with_question(turns, question.text)) for question in self.questions],
+            prompt_field="input",
+            limit=("max_tokens", None),
+            passed=self.passed(),
+            tools=tools,
+            replies=lambda _request_id, _created_s: DecisionReplies(self, planner.text),
+            questions=[question.labels for question in self.questions],
+            alternatives=0,
+        )
+
+
+class DecisionReplies(Replies):
+    """Builds the reply to one body; it has no stream."""
+
+    def __init__(self, body: DecisionBody, text: TextModel) -> None:
+        self._body, self._text = body, text
+
+    def whole(self, outcomes: Sequence[Outcome]) -> Json:
+        pairs = zip(self._body.questions, outcomes, strict=True)
+        answers = [self._answer(question, outcome) for question, outcome in pairs]
+        return {"model": self._body.model, "answers": answers, "usage": usage_of(outcomes)}
+
+    def _answer(self, question: AnyQuestion, outcome: Outcome) -> Json:
+        """The confidence is the probability of the chosen label among all texts; the probabilities are those among the
+        labels."""
+        probabilities = [outcome.choices.get(label, 0.0) for label in question.labels]
+        tokens = TokenLogprobs(self._text).finish(outcome)
+        confidence = math.exp(sum(token.logprob for token in tokens))
+        served = {name: value for name, value in serving(outcome).items() if name != "choices"}
+        head = {"type": question.type, "name": question.name}
+        return {**head, **question.answer(probabilities, confidence), "dilaserve": served}
+
+
+def _with_question(turns: Sequence[Turn], question: str) -> list[Turn]:
+    """The input, then the question, in the message of the user that ends the input, if one does: the turns of many chat
+    templates alternate. So all questions have the same prefix."""
+    if turns and turns[-1]["role"] == "user":
+        return [*turns[:-1], turn("user", f"{turns[-1]['content']}\n\n{question}")]
+    return [*turns, turn("user", question)]
