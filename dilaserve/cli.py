@@ -60,7 +60,7 @@ def describe(error: BaseException) -> tuple[str, int]:
     """The text and the exit status of an error."""
     match error:
         case TyperException():
-            return f"{_with_synonym(error.format_message())} (see dilaserve --help)", error.exit_code
+            return f"{_with_remedy(error)} (see dilaserve --help)", error.exit_code
         case BadInput():
             return error.message, INVALID_INPUT
         case DilaserveError():
@@ -72,12 +72,14 @@ def describe(error: BaseException) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error}", FAILED
 
 
-def _with_synonym(message: str) -> str:
-    """The message about an unknown command, with the command that has another name here."""
-    for name, command in SYNONYMS.items():
-        if message == f"No such command '{name}'.":
-            return f"{message} Did you mean '{command}'?"
-    return message
+def _with_remedy(error: TyperException) -> str:
+    """The message about wrong usage, with the commands if none is given, or the one that has another name here."""
+    message = error.format_message().replace("Value error, ", "")
+    context = getattr(error, "ctx", None)
+    if message == "Missing command." and context is not None:
+        return f"{message} Accepted: {', '.join(context.command.list_commands(context))}"
+    name = message.removeprefix("No such command '").removesuffix("'.")
+    return f"{message} Did you mean '{SYNONYMS[name]}'?" if name in SYNONYMS else message
 
 
 def _print_version(requested: bool) -> None:

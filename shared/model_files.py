@@ -13,6 +13,7 @@ TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and toke
 WEIGHTS = "*.safetensors"  # never pickles
 LFS_POINTER = b"version https://git-lfs"
 TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))  # either all of these
+TOKENIZER_JSON = ("tokenizer.json", "vocab.json", "tokenizer_config.json", "chat_template.json")
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
@@ -47,10 +48,19 @@ def default_model_name(model: str) -> str:
 
 
 def check_tokenizer_files(directory: Path) -> None:
-    """Raises: BadInput if a model's directory has no tokenizer."""
+    """Raises: BadInput if a model's directory has no tokenizer; ValueError, one line, if its files are damaged."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 - slow to import
+
     if not any(all((directory / name).is_file() for name in names) for names in TOKENIZER_FILES):
         accepted = ", or ".join(" and ".join(names) for names in TOKENIZER_FILES)
         raise BadInput(f"no tokenizer in {directory}: it needs {accepted}", "model")
+    for name in TOKENIZER_JSON:
+        read_json(directory / name)
+    if (path := directory / "tokenizer.json").is_file():
+        try:
+            Tokenizer.from_file(str(path))
+        except Exception as error:  # its errors have no class of their own
+            raise BadInput(f"{path} is no tokenizer: {error}", "model") from None
 
 
 def has_chat_template(directory: Path) -> bool:

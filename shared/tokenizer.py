@@ -144,10 +144,10 @@ def _load_tokenizer(directory: Path) -> Any:
     """A directory's tokenizer, from tokenizer.json or Qwen2's files (Dream); never runs code of the model."""
     import transformers  # noqa: PLC0415  (slow to import)
 
-    check_tokenizer_files(directory)
     fast = (directory / "tokenizer.json").exists()
     kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
     try:
+        check_tokenizer_files(directory)
         tokenizer = kind.from_pretrained(directory)
         template = read_json(directory / "chat_template.json").get("chat_template")
     except (OSError, ValueError, TypeError) as error:

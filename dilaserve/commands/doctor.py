@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dilaserve.stack.up_options import DEMO_MODEL, Model
-
 if TYPE_CHECKING:
     from dilaserve.stack.checks import Finding
 
@@ -17,7 +15,10 @@ EXAMPLE = "Example: dilaserve doctor --model models/demo --port 8000"
 def doctor(
     *,
     data_dir: Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")] = Path(".data"),
-    model: Model = str(DEMO_MODEL),
+    model: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint directory or hub id.", show_default="the running stack's, or the demo model"),
+    ] = None,
     profile: Annotated[Path | None, typer.Option(help="PROFILE.csv to check.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the REST API.")] = 8000,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -38,7 +39,11 @@ def doctor(
         found += [checks.nats_binary(), checks.disk(data_dir)]
     else:
         found += checks.bus_disk(os.environ)
-    found += [checks.model(model), checks.profile(profile), *asyncio.run(checks.stack(data_dir, port, os.environ))]
+    found += [
+        checks.model(model or checks.running_model(data_dir)),
+        checks.profile(profile),
+        *asyncio.run(checks.stack(data_dir, port, os.environ)),
+    ]
     if json:
         typer.echo(msgspec.json.encode({"ok": all(finding.ok for finding in found), "findings": found}))
     else:

@@ -43,6 +43,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a key and print its secret. The secret is shown only now; the database stores its hash."""
+    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from shared.database.key_store import create_key  # noqa: PLC0415
 
     limits = (requests_per_minute, concurrency, max_priority)
@@ -56,6 +57,8 @@ def create(
     else:
         typer.echo(f"key {key.key_id} for {name}; its secret, shown only now:")
         typer.echo(secret)
+        if database_url is None and not read_addresses(data_dir).auth:
+            typer.echo("The stack serves requests without a key, too; `dilaserve up --auth` requires one.")
 
 
 @keys.command("list", epilog="Example: dilaserve keys list --json")

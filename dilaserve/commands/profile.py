@@ -56,3 +56,4 @@ def profile(
 
         save = partial(save_profile, model=default_model_name(model), device=measured_on, profile=measured)
         in_database(database_url, save)
+    typer.echo(f"{out} is written: TP {tp}. Next: dilaserve up --model {model} --profile {out}")

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from dilaserve.stack.data_dir import find_addresses
+from dilaserve.stack.data_dir import find_addresses, read_addresses
 from dilaserve.stack.nats import find_server
 from dilaserve.stack.options import check_model
 from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason, postgres_answers
+from dilaserve.stack.up_options import DEMO_MODEL
 from shared.bus.users import BusUser
 from shared.cpu import BFLOAT16_GAIN, has_bfloat16, num_cores
 from shared.errors import BadInput, DilaserveError
@@ -105,6 +106,14 @@ def bus_disk(environ: Mapping[str, str]) -> list[Finding]:
         return []
     free_gib = shutil.disk_usage(directory).free / 2**30
     return [_room("disk of the bus", free_gib, f"{directory}: {free_gib:.1f} GiB free")]
+
+
+def running_model(data_dir: Path) -> str:
+    """The model of the stack that runs in this directory; without one, the demo model."""
+    try:
+        return read_addresses(data_dir).model or str(DEMO_MODEL)
+    except BadInput:
+        return str(DEMO_MODEL)
 
 
 def model(given: str) -> Finding:

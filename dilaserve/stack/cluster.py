@@ -104,6 +104,8 @@ async def _start(
         database_url=database,
         nats_ca=_settings().nats_ca,
         tls_certificate=certificate,
+        model=str(stack.model),
+        auth=stack.auth,
     )
     write_addresses(options.data_dir, addresses)  # before the gateway is ready, so that its clients find it
     listener = None

@@ -27,6 +27,8 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     database_url: str
     nats_ca: str = ""  # as the setting of the same name
     tls_certificate: str = ""  # file of the gateway's certificate; empty: plain HTTP
+    model: str = ""  # directory of the checkpoint
+    auth: bool = True  # whether clients need keys
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import ssl
 
 from shared.errors import BadInput
 
+OPTIONS = "--tls-certificate and --tls-key, or DILASERVE_TLS_CERTIFICATE and DILASERVE_TLS_KEY"
+
 
 def server_tls(certificate: str, key: str) -> ssl.SSLContext | None:
     """The context of a server with these PEM files; None, for plain HTTP, if both are empty.
@@ -13,7 +15,7 @@ def server_tls(certificate: str, key: str) -> ssl.SSLContext | None:
     if not certificate and not key:
         return None
     if not certificate or not key:
-        raise BadInput("DILASERVE_TLS_CERTIFICATE and DILASERVE_TLS_KEY must be set together", "tls_certificate")
+        raise BadInput(f"a certificate and its key must be set together: {OPTIONS}", "tls_certificate")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key, password=_no_password)

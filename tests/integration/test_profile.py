@@ -114,11 +114,12 @@ async def test_the_profile_of_an_instance_stays_known_without_it(postgres: Postg
 
 
 def test_the_command_writes_the_profile_to_a_file_and_the_database(
-    tiny_checkpoint_dir: Path, postgres: PostgresServer, tmp_path: Path
+    tiny_checkpoint_dir: Path, postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "profile.csv"
     files = ("--model", str(tiny_checkpoint_dir), "--out", str(out))
     assert cli.run(["profile", *files, "--database-url", postgres.url, *QUICKLY]) == 0
+    assert f"Next: dilaserve up --model {tiny_checkpoint_dir} --profile {out}" in capsys.readouterr().out
     kept = asyncio.run(with_engine(postgres.url, lambda engine: load_profile(engine, tiny_checkpoint_dir.name, "cpu")))
     assert kept is not None
     assert kept.to_csv() == out.read_text()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dilaserve.cli import run
+from dilaserve.commands.train_predictor import next_step
 from services.predictor.model import load_predictor
 
 
@@ -31,6 +32,12 @@ def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
     assert report["update_granularity"] == card.update_granularity
     assert card.thresholds == [0.004, 0.9]
     assert set(report["mean_relative_error"]["fixed"]) >= {"one-shot", "all features"}
+
+
+def test_the_next_command_is_named_with_the_place_where_services_look(tmp_path: Path) -> None:
+    used, other = tmp_path / "predictor", tmp_path / "other"
+    assert next_step("org/model", tmp_path, used) == f"{used} is written. Next: dilaserve up --model org/model"
+    assert f"Next: copy it to {used}, then dilaserve up" in next_step("org/model", tmp_path, other)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve.load.client import open_client, served_model
+from dilaserve.stack.data_dir import Addresses, write_addresses
 from services.gateway.settings import GatewaySettings
 from shared.database.key_store import create_key, read_keys, revoke_key
 from shared.database.schema import open_database
@@ -100,6 +102,17 @@ async def test_a_created_key_authorizes_requests(guarded: RunningGateway, postgr
     made = json.loads(await keys_command(postgres, "create", "alice", "--max-priority", "3", "--json"))
     assert (await complete(guarded, made["secret"])).status_code == 200
     assert (await complete(guarded, made["secret"], priority=3)).status_code == 200
+
+
+@pytest.mark.parametrize("auth", [False, True])
+async def test_a_key_of_a_stack_that_needs_none_is_made_with_a_note(
+    auth: bool, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    unused = "nats://127.0.0.1:1"
+    addresses = Addresses(url="", nats_url=unused, nats_urls={}, database_url=postgres.url, auth=auth)
+    write_addresses(tmp_path, addresses)
+    made = await asyncio.to_thread(dilaserve, "keys", "create", "bob", "--data-dir", tmp_path)
+    assert ("serves requests without a key, too" in made.stdout) is not auth, made.stderr
 
 
 async def test_a_request_carries_the_id_of_its_key(

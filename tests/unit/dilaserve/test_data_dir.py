@@ -3,10 +3,12 @@
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dilaserve.stack import checks, data_dir
 from dilaserve.stack.data_dir import Addresses, find_addresses, lock_directory, read_addresses, write_addresses
+from dilaserve.stack.up_options import DEMO_MODEL
 from shared.bus.users import BusUser
 from shared.errors import BadInput
 
@@ -46,6 +48,12 @@ async def test_doctor_shows_no_password_of_the_addresses(tmp_path: Path, monkeyp
         f"postgresql://{nobody}/d does not answer",
         f"http://{nobody} is not ready: the gateway does not answer",
     ]
+
+
+def test_doctor_checks_the_model_of_the_running_stack(tmp_path: Path) -> None:
+    assert checks.running_model(tmp_path) == str(DEMO_MODEL)
+    write_addresses(tmp_path, msgspec.structs.replace(ADDRESSES, model="/models/own"))
+    assert checks.running_model(tmp_path) == "/models/own"
 
 
 def test_in_the_gateways_container_the_addresses_are_those_of_its_environment(tmp_path: Path) -> None:
