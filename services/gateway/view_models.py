@@ -18,4 +18,7 @@ class List(ResponseModel, Generic[T]):
 
 
 class Page(List[T]):
+    """`total`: of all pages, where it is known."""
+
     has_more: bool
+    total: int | None = None

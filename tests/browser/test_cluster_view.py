@@ -14,6 +14,25 @@ from tests.support.browser import NARROW, NewPage, overflow_px
 from tests.support.gateway import RunningGateway
 
 pytestmark = pytest.mark.browser
+DRAW_CHARTS = """async (lastS) => {
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  const labels = {};
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...more) {
+    const width = this.measureText(text).width;
+    const start = x - { left: 0, center: width / 2, right: width }[this.textAlign];
+    const title = this.canvas.closest("figure").dataset.chart;
+    (labels[title] ??= []).push([String(text), start, start + width, this.canvas.width]);
+    return draw.call(this, text, x, y, ...more);
+  };
+  const { Charts } = await import("./console/js/charts.js");
+  const place = document.body.appendChild(document.createElement("div"));
+  place.className = "charts";
+  const charts = new Charts(place, document.createElement("div"));
+  const load = { rps: 1, running: 1, waiting: 0, infeasible: 0, tokens_per_s: 1 };
+  charts.show(Array.from({ length: 300 }, (_, i) => ({ ...load, t_s: lastS - 299 + i })));
+  await new Promise((resolve) => setTimeout(resolve));
+  return labels;
+}"""
 
 
 async def test_the_view_shows_instances_join_drain_and_leave(
@@ -33,6 +52,19 @@ async def test_the_view_shows_instances_join_drain_and_leave(
         await expect(first).to_contain_text("draining")
         await bucket.delete(wide.instance_id)
         await expect(node).to_have_count(0)
+
+
+@pytest.mark.slow
+async def test_the_labels_of_charts_are_whole_and_those_of_counts_are_integers(
+    gateway: RunningGateway, new_page: NewPage
+) -> None:
+    async with new_page(gateway.url) as page:
+        labels = await page.evaluate(DRAW_CHARTS, 1_700_000_040)  # a whole minute, at the right end
+    drawn = [label for of_chart in labels.values() for label in of_chart]
+    assert [text for text, start, end, width in drawn if start < 0 < end or start < width < end] == []
+    ticks = [text for text, *_ in labels["Requests in the cell"] if ":" not in text]
+    assert ticks
+    assert all(tick.isdecimal() for tick in ticks)
 
 
 @pytest.mark.slow

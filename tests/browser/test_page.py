@@ -1,7 +1,9 @@
 """The console in a real browser, before a gateway whose scheduler answers at once."""
 
+import asyncio
+
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from shared.messages.requests import OutcomeStatus
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
@@ -30,6 +32,8 @@ async def test_every_view_fits_and_the_playground_completes(
     async with new_page(gateway.url, size) as page:
         await run_both(page)
         await expect(page.locator("[data-run=A] .cell.committed")).to_have_count(OUTPUT_TOKENS)
+        heights = "labels => labels.map(label => label.offsetHeight)"
+        assert len(set(await page.locator(".slider label").evaluate_all(heights))) == 1  # none is on two lines
         for view in VIEWS:
             await page.get_by_role("link", name=view, exact=True).click()
             await expect(page.get_by_role("heading", name=view, exact=True)).to_be_visible()
@@ -63,6 +67,45 @@ async def test_without_a_connection_the_old_run_is_removed_and_the_header_shows_
         await expect(page.locator("#status")).to_have_text("Connection lost")
         for old in (".cell.committed", "dd"):
             await expect(page.locator(f"[data-run=A] {old}")).to_have_count(0)
+
+
+@pytest.mark.slow
+async def test_a_run_waits_for_its_first_step_and_shows_its_text_before_its_end(
+    gateway: RunningGateway, new_page: NewPage
+) -> None:
+    sent, gateway.scheduler.hold = asyncio.Event(), asyncio.Event()
+
+    async def send(route: Route) -> None:
+        await sent.wait()
+        await route.continue_()
+
+    async with new_page(gateway.url) as page:
+        await page.route("**/v1/chat/completions", send)
+        await page.get_by_role("button", name="Run both").click()
+        panel = page.get_by_role("article", name="Run A")
+        await expect(panel.locator(".badge")).to_have_text("waiting for an instance")
+        sent.set()
+        await expect(panel.get_by_label("Reply of run A")).to_have_text(ANSWER)
+        await expect(panel.locator(".badge")).to_have_text("running")
+        gateway.scheduler.hold.set()
+        await expect(panel.locator(".badge")).to_have_text("SLO met")
+
+
+@pytest.mark.slow
+async def test_a_page_whose_script_has_not_arrived_is_loading(gateway: RunningGateway, new_page: NewPage) -> None:
+    arrived = asyncio.Event()
+
+    async def send(route: Route) -> None:
+        await arrived.wait()
+        await route.continue_()
+
+    async with new_page(gateway.url) as page:
+        await page.route("**/js/panel.js", send)
+        await page.reload(wait_until="commit")
+        await expect(page.locator("#loading")).to_be_visible()
+        arrived.set()
+        await expect(page.get_by_role("heading", name="Playground")).to_be_visible()
+        await expect(page.locator("#loading")).to_have_count(0)
 
 
 @pytest.mark.slow

@@ -84,7 +84,8 @@ async def test_a_request_is_in_progress_until_it_is_finished(
 async def test_requests_are_selected_by_outcome_key_instance_and_id(
     bus: Bus, gateway: RunningGateway, new_page: NewPage
 ) -> None:
-    await store(bus, migrated("first"), outcome("second", OutcomeStatus.FAILED, key="bob"))
+    patient = outcome("second", OutcomeStatus.FAILED, key="bob", stats=serving_stats(slo_s=86_400.0))
+    await store(bus, migrated("first"), patient)
     async with new_page(f"{gateway.url}/#requests") as page:
         shown = rows(page, "finished")
         await expect(shown).to_have_count(2)
@@ -97,6 +98,7 @@ async def test_requests_are_selected_by_outcome_key_instance_and_id(
             await expect(shown).to_have_count(2)
         await page.get_by_label("Outcome").select_option("Failed")
         await expect(shown).to_have_count(1)
+        await expect(shown.get_by_role("cell", name="1 d", exact=True)).to_be_visible()
         await expect(page.get_by_role("heading", name="In progress")).to_be_hidden()
         await page.get_by_role("searchbox", name="Id").fill("first")
         await expect(page.locator("#finished")).to_contain_text("No request found")
@@ -119,9 +121,10 @@ async def test_pages_are_turned_with_the_keyboard(bus: Bus, gateway: RunningGate
     async with new_page(f"{gateway.url}/#requests") as page:
         shown, pages = rows(page, "finished"), page.get_by_role("group", name="Pages of finished requests")
         await expect(shown).to_have_count(PAGE_ROWS)
+        await expect(shown.first).to_contain_text("Nov")  # a date, as they arrived on another day
         await pages.get_by_role("button", name="Next").press("Enter")
         await expect(shown).to_have_count(2)
-        await expect(pages).to_contain_text("Page 2")
+        await expect(pages).to_contain_text("Page 2 of 2")
         await store(bus, outcome("new", OutcomeStatus.CANCELLED))  # it does not move the page
         await pages.get_by_role("button", name="Previous").press("Enter")
         await expect(shown.first).to_contain_text("new")

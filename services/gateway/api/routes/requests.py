@@ -61,11 +61,12 @@ def request_routes(context: AppContext) -> APIRouter:
             ]
             return Page(object="list", data=unfinished, has_more=has_more)
         of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
-        ended = merge(*of_cells, key=end_s, reverse=True)
+        ended = list(merge(*of_cells, key=end_s, reverse=True))
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
         if wanted.id and not outcomes:
             outcomes = await _older(context, http, wanted)
-        return Page(object="list", data=[RequestSummary(**_fields(each)) for each in outcomes], has_more=has_more)
+        summaries: list[RequestSummary | UnfinishedRequest] = [RequestSummary(**_fields(each)) for each in outcomes]
+        return Page(object="list", data=summaries, has_more=has_more, total=len(ended))
 
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(http: Request, name: str) -> StoredRequest | UnfinishedRequest:

@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import * as format from "./format.js";
 
 const HEIGHT = 128; // px
+const WHOLE = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5].map((power) => digit * 10 ** power)).sort((a, b) => a - b); // steps of counts
 const seconds = (ms) => (ms === null ? null : ms / 1000);
 
 // `lines` are [name, colour, value of a load, text of a value]; `range` fixes the scale.
@@ -30,6 +31,7 @@ const CHARTS = [
   },
   {
     title: "Requests in the cell",
+    whole: true,
     lines: [
       ["running", "--series-1", (l) => l.running, (v) => [format.number(v), ""]],
       ["waiting", "--series-2", (l) => l.waiting, (v) => [format.number(v), ""]],
@@ -56,7 +58,7 @@ function shares(title, name) {
 }
 
 class LoadChart {
-  constructor(parent, { title, lines, range, axis: tick }) {
+  constructor(parent, { title, lines, range, axis: tick, whole }) {
     this.lines = lines;
     this.values = lines.map(() => h("span", {}));
     this.at = h("span", { className: "chart-at" });
@@ -83,20 +85,20 @@ class LoadChart {
       plot,
     );
     parent.append(figure);
-    this.chart = new Chart(plot, () => this.options(range, tick));
+    this.chart = new Chart(plot, () => this.options(range, tick, whole));
   }
 
-  options(range, tick) {
+  options(range, tick, whole) {
     const y = range ? { range: () => range } : { range: (_, low, high) => [0, niceTop(high)] };
     return {
       height: HEIGHT,
       legend: { show: false },
-      padding: [8, 4, 0, 0],
+      padding: [8, 16, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { time: true }, y },
       axes: [
         axis({ size: 24, space: 64, grid: { show: false }, values: (_, at) => at.map((t) => format.clock(t).slice(0, 5)) , incrs: [60, 120, 300, 600, 900, 1200] }),
-        axis({ size: 42, space: 32, ...(tick && { values: (_, at) => at.map(tick) }) }),
+        axis({ size: 42, space: 32, ...(tick && { values: (_, at) => at.map(tick) }), ...(whole && { incrs: WHOLE }) }),
       ],
       series: [{}, ...this.lines.map(([name, colour]) => line(colour, { label: name, fill: this.lines.length === 1 ? fillOf(colour) : undefined }))],
       hooks: { setCursor: [(plot) => this.hover(plot.cursor.idx)] },

@@ -8,6 +8,7 @@ export const number = (value, digits = 0) =>
 export function duration(ms) {
   if (ms === null || ms === undefined) return DASH;
   if (ms < 999.5) return `${number(ms)} ms`;
+  if (ms >= 600_000) return age(ms / 1000);
   return `${number(ms / 1000, ms < 9_950 ? 2 : 1)} s`;
 }
 
@@ -19,12 +20,14 @@ export function bytes(count) {
   return `${number(amount, power > 0 && amount < 100 ? 1 : 0)} ${SIZES[power]}`;
 }
 
-/** A time in its two largest units, such as 3 h 20 min. */
+const UNITS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
+
+/** A time in its two largest units, such as 3 h 20 min or 1 d. */
 export function age(seconds) {
-  const [s, min, hours] = [Math.floor(seconds), Math.floor(seconds / 60), Math.floor(seconds / 3600)];
-  if (s < 60) return `${s} s`;
-  if (min < 60) return `${min} min ${s % 60} s`;
-  return hours < 24 ? `${hours} h ${min % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  const at = Math.max(0, UNITS.findIndex(([, length]) => seconds >= length));
+  const [[unit, length], [smaller, part] = []] = UNITS.slice(seconds < 1 ? -1 : at);
+  const rest = part ? Math.floor((seconds % length) / part) : 0;
+  return `${Math.floor(seconds / length)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
 }
 
 export const threshold = (value) => number(value, 2);
@@ -35,5 +38,8 @@ export const clock = (unixS) => new Date(unixS * 1000).toLocaleTimeString("en-GB
 
 export const moment = (unixS) =>
   new Date(unixS * 1000).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+/** The time of today, or the date and the time. */
+export const arrival = (unixS) => (new Date(unixS * 1000).toDateString() === new Date().toDateString() ? clock(unixS) : moment(unixS));
 
 export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;

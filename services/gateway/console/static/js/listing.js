@@ -31,8 +31,8 @@ export class Listing {
     const start = this.starts.at(-1);
     const after = start === null ? "" : `&after=${encodeURIComponent(start)}`;
     try {
-      const { data, has_more: hasMore } = await get(`v1/requests?limit=${ROWS}&${query}${after}`);
-      if (query === this.query && start === this.starts.at(-1)) this.fill(data, hasMore);
+      const { data, has_more: hasMore, total } = await get(`v1/requests?limit=${ROWS}&${query}${after}`);
+      if (query === this.query && start === this.starts.at(-1)) this.fill(data, hasMore, total);
     } catch (error) {
       if (error.status === undefined) throw error;
       if (error.status !== 404) return this.message(empty("No list", error.message));
@@ -48,7 +48,7 @@ export class Listing {
     this.show(this.query).catch((error) => console.debug(error)); // the next update repeats it
   }
 
-  fill(requests, hasMore) {
+  fill(requests, hasMore, total) {
     const page = this.starts.length;
     if (requests.length === 0 && page === 1) {
       this.message(this.none());
@@ -60,7 +60,7 @@ export class Listing {
     this.pages.hidden = page === 1 && !hasMore;
     this.newer.disabled = page === 1;
     this.older.disabled = !hasMore;
-    const text = `Page ${format.number(page)}`;
+    const text = `Page ${format.number(page)}${total ? ` of ${format.number(Math.ceil(total / ROWS))}` : ""}`;
     if (this.page.textContent !== text) this.page.textContent = text;
   }
 

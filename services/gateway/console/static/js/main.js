@@ -80,6 +80,7 @@ function refresh(entered) {
   }
 }
 
+byId("loading").remove();
 addEventListener("hashchange", route);
 setUpRequests(() => refresh(true));
 route();

@@ -91,7 +91,7 @@ export class Panel {
     this.clear(tokens);
     const abort = (this.abort = new AbortController());
     this.button.textContent = "Stop";
-    this.state.replaceChildren(badge("running", "info"));
+    this.state.replaceChildren(badge("waiting for an instance", "warn"));
     const body = {
       model,
       messages: [{ role: "user", content: prompt }],
@@ -130,6 +130,7 @@ export class Panel {
         this.recording.steps.push(event);
       }
       text += event.choices?.[0]?.delta?.content ?? "";
+      if (this.recording.steps.length) this.recording.steps.at(-1).reply = text;
       serving = event.dilaserve ?? serving;
     }
     return { text, serving };
@@ -145,11 +146,13 @@ export class Panel {
   async play(whole, signal, slow) {
     let ended = false;
     whole.finally(() => (ended = true)).catch(() => {});
-    for (let shown = 0; !signal.aborted && (!ended || shown < this.recording.steps.length); ) {
+    for (let shown = 0; this.abort?.signal === signal && !signal.aborted && (!ended || shown < this.recording.steps.length); ) {
       const received = this.recording.steps.length;
       if (shown < received) {
         shown = slow() ? shown + 1 : received;
         this.showStep(shown);
+        this.state.replaceChildren(badge("running", "info"));
+        this.reply.textContent = this.recording.steps[shown - 1].reply ?? this.reply.textContent;
         await pause(slow() ? SLOW_MS : 0);
       } else {
         await pause(15);

@@ -17,7 +17,7 @@ const OUTCOMES = [
 const key = (request) => request.key || "–";
 
 const UNFINISHED = [
-  ["Arrived", "", (r) => format.clock(r.arrival_s)],
+  ["Arrived", "", (r) => format.arrival(r.arrival_s)],
   ["State", "", (r) => (r.instance === null ? badge("waiting", "warn") : badge("running", "info"))],
   ["Age", "number", (r) => format.duration(Math.max(0, Date.now() - r.arrival_s * 1000))],
   ["SLO", "number narrow-hide", (r) => format.duration(r.slo_ms)],
@@ -29,7 +29,7 @@ const UNFINISHED = [
 ];
 
 const FINISHED = [
-  ["Arrived", "", (r) => format.clock(r.arrival_s)],
+  ["Arrived", "", (r) => format.arrival(r.arrival_s)],
   ["Outcome", "", verdict],
   ["Latency", "number", (r) => format.duration(r.dilaserve.latency_ms)],
   ["SLO", "number narrow-hide", (r) => format.duration(r.dilaserve.slo_ms)],
