@@ -121,7 +121,6 @@ class CanvasDecoder(PackedDecoder):
     def __init__(self, config: ModelConfig, shard: Shard, reduce: Reduce) -> None:
         super().__init__(config, shard, reduce)
         self.conditioning = Conditioning(config.width, config.mlp_width, config.norm_eps)
-        self._reduce = reduce
 
     def hidden(self, tokens: Tensor, positions: Tensor, predicted: Tensor, attend: Attend, rows: Tensor) -> Tensor:
         """Run all layers; the last C tokens are those of canvases.
