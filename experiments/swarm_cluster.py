@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,15 @@ class SwarmCluster:
         reply = httpx.get(f"http://{node.address}:{PORT}/plans", trust_env=False).raise_for_status()
         found: list[dict[str, Any]] = reply.json()["data"]
         return found
+
+    def last_logs(self, lines: int = 8) -> str:
+        """The last lines of each container's log on the nodes that run."""
+        found = list[str]()
+        for node in self.nodes:
+            with suppress(RuntimeError):
+                for name in node.docker("ps", "--all", "--format", "{{.Names}}").split():
+                    found += [f"{node.name} {name}", node.docker("logs", "--tail", str(lines), name)]
+        return "\n".join(found)
 
     def _serving(self, node: SwarmNode) -> list[str] | str:
         """The nodes of the ready instances by the gateway of a node; a text if it is not ready."""

@@ -10,7 +10,7 @@ from experiments.docker_engine import CannotRun
 from experiments.faults.accounts import figures
 from experiments.faults.load import open_loop, send
 from experiments.live_cluster import held_out_requests
-from experiments.swarm_cluster import SwarmCluster, three_node_cluster
+from experiments.swarm_cluster import STACK, SwarmCluster, three_node_cluster
 from experiments.swarm_nodes import swarm_nodes
 from tests.support.waiting import until
 
@@ -41,6 +41,7 @@ async def test_each_gateway_watches_the_disk_of_the_bus_on_its_node(cluster: Swa
 
 async def test_no_request_is_lost_or_fails_when_a_workers_node_loses_its_power(cluster: SwarmCluster) -> None:
     first, second, victim = cluster.nodes
+    buses = [node.docker("ps", "--quiet", "--filter", f"name={STACK}_nats") for node in (first, second)]
     async with cluster.client(victim) as http:
         alone = {prompt: (await send(http, prompt)).text or "" for prompt in PROMPTS}
         with cluster.outcomes(on=first) as received:
@@ -50,7 +51,9 @@ async def test_no_request_is_lost_or_fails_when_a_workers_node_loses_its_power(c
             victim.kill()
             answers = await load
         row = figures(answers, alone, received, killed_s, killed_s)
-        assert (row.failed, row.lost, row.duplicated, row.wrong) == (0, 0, 0, 0), row
+        assert (row.failed, row.lost, row.duplicated, row.wrong) == (0, 0, 0, 0), f"{row}\n{cluster.last_logs()}"
+    again = [node.docker("ps", "--quiet", "--filter", f"name={STACK}_nats") for node in (first, second)]
+    assert again == buses  # no health check ended the other servers of the bus
 
     async def is_decided() -> bool:
         lost = f"at once, after the loss of worker-{victim.name}-0"
