@@ -15,12 +15,14 @@ from dilaserve.stack.nats import cluster_sections
 from dilaserve.stack.ports import free_port
 from experiments.faults.bus_servers import BusServers, bus_servers, leaders
 from experiments.live_cluster import CELL
+from services.scheduler.io import delivery_watch
+from services.scheduler.io.delivery_watch import DeliveryWatch
 from services.scheduler.io.kept_streams import KeptStreams
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import request_consumer, stream_names
-from shared.bus.watch import BusWatch
+from shared.bus.watch import BusWatch, Look
 from shared.errors import BadInput
 from shared.messages.requests import Request
 from shared.retry import retry
@@ -107,6 +109,30 @@ async def test_an_acknowledgement_that_a_failing_server_lost_is_sent_again(
             return False
 
         await until(is_acknowledged, ELECTION_S)
+
+
+@pytest.mark.slow
+async def test_a_request_that_takes_long_is_no_loss_when_another_server_leads_its_consumer(
+    cluster: tuple[BusServers, str, Bus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other server counts acknowledgements from 0, whatever the stream's first message is."""
+    monkeypatch.setattr(delivery_watch, "CHECK_S", 0.0)
+    _, _, bus = cluster
+    await bus.ensure_set_up(replicas=3)
+    stream, config = bus.subjects.stream("REQUESTS"), request_consumer(1)
+    for request_id in ("before", "long"):
+        await retry(partial(bus.store, bus.subjects.requests, Request(request_id=request_id, prompt="x")))
+    await bus.js.delete_msg(stream, 1)
+    watch = DeliveryWatch(bus, stream, str(config.durable_name), lambda sequence: sequence == 2)
+    info = await bus.js.add_consumer(stream, config)
+    watch.start(info)
+    [msg] = await (await bus.js.pull_subscribe_bind(str(config.durable_name), stream)).fetch(1)
+    watch.note(msg)
+    await leader_beside({str(info.cluster and info.cluster.leader)}, bus, stream)
+    for _ in range(2):
+        await watch.check(Look())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watch.wait_for_loss(), 0.01)
 
 
 async def leader_beside(others: set[str], bus: Bus, stream: str) -> str:

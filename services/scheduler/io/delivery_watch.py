@@ -21,6 +21,7 @@ from shared.bus.watch import Look
 log = structlog.get_logger(__name__)
 
 CHECK_S = 2.0  # shortest time between two checks; an acknowledgement arrives within less
+MAX_PAUSE_S = 60.0  # after a loss nothing is checked for CHECK_S, and twice as long after each further one in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class DeliveryWatch:
         self._will_acknowledge = will_acknowledge
         self._created: datetime | None = None  # when the consumer was created; None: not known, so no loss is noticed
         self._consumer_sequence = self._stream_sequence = 0  # the highest ones received
+        self._first_sequence = 0  # the first one of the stream that this consumer delivered
+        self._pause_s, self._paused_until_s = CHECK_S, 0.0  # length of the pause after the next loss; loop time
         self._has_gap = False  # a later message came without an earlier one: a loss that needs no second check
         self._before: Check | None = None
         self._lost = asyncio.Event()
@@ -63,7 +66,7 @@ class DeliveryWatch:
 
     def start(self, consumer: ConsumerInfo) -> None:
         """The consumer is created, and counts its deliveries from one."""
-        self._consumer_sequence = self._stream_sequence = 0
+        self._consumer_sequence = self._stream_sequence = self._first_sequence = 0
         self._created, self._has_gap = consumer.created, False
 
     def note(self, msg: Msg) -> None:
@@ -72,6 +75,7 @@ class DeliveryWatch:
         self._has_gap |= sequence.consumer > self._consumer_sequence + 1
         self._consumer_sequence = max(self._consumer_sequence, sequence.consumer)
         self._stream_sequence = max(self._stream_sequence, sequence.stream)
+        self._first_sequence = self._first_sequence or sequence.stream
 
     async def wait_for_loss(self) -> None:
         """Wait until something was lost: a delivery, or the acknowledgement of the oldest message."""
@@ -80,16 +84,22 @@ class DeliveryWatch:
 
     async def check(self, _look: Look) -> None:
         """Compare the consumer's state with what has arrived."""
-        before = self._before
-        is_due = before is None or asyncio.get_running_loop().time() >= before.at_s + CHECK_S
-        if self._created is None or not (is_due or self._has_gap) or (now := await self._read()) is None:
+        before, now_s = self._before, asyncio.get_running_loop().time()
+        is_due = before is None or now_s >= before.at_s + CHECK_S
+        if self._created is None or now_s < self._paused_until_s or not (is_due or self._has_gap):
+            return
+        if (now := await self._read()) is None:
             return
         if self._has_gap or (before is not None and shows_loss(before, now)):
             log.warning("messages of requests lost on the bus", delivered=now.delivered, received=now.received)
             self.stop()
+            self._paused_until_s = now.at_s + self._pause_s
+            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
             self._lost.set()
-        else:
-            self._before = now
+            return
+        if before is not None:
+            self._pause_s = CHECK_S
+        self._before = now
 
     async def _read(self) -> Check | None:
         """Returns: None if the consumer does not answer, or was created again meanwhile."""
@@ -101,7 +111,10 @@ class DeliveryWatch:
         if info.created != self._created:
             return None
         delivered = info.delivered.consumer_seq if info.delivered is not None else 0
-        oldest = info.ack_floor.stream_seq + 1 if info.ack_floor is not None and info.num_ack_pending else None
+        oldest = None
+        if info.ack_floor is not None and info.num_ack_pending:
+            # In a cluster the floor of a new consumer is 0, whatever the stream's first message is.
+            oldest = max(info.ack_floor.stream_seq + 1, self._first_sequence)
         if oldest is not None and (oldest > self._stream_sequence or self._will_acknowledge(oldest)):
             oldest = None
         return Check(at_s, delivered, received, oldest)
