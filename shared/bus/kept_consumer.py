@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
@@ -17,8 +18,10 @@ from nats.js.api import ConsumerConfig, ConsumerInfo
 from nats.js.errors import NotFoundError
 
 from shared.bus.errors import BUS_ERRORS, bus_errors
-from shared.bus.pull_consumer import consume
+from shared.bus.pull_consumer import ConsumerSilent, consume
 from shared.retry import retry
+
+log = structlog.get_logger(__name__)
 
 RETRY_S = 0.25  # between two attempts
 ANSWER_S = 0.5  # limit of the lookup of the consumer
@@ -39,7 +42,7 @@ class KeptConsumer:
     _before_create: Callable[[], Awaitable[None]] | None = None
     _on_create: Callable[[ConsumerInfo], None] = lambda _: None
     _is_exclusive: bool = False
-    _is_silent: bool = False  # the last creation had no answer
+    _is_silent: bool = False  # the last creation, or the pull requests, had no answer
 
     async def create(self) -> None:
         """Create the consumer until the bus answers."""
@@ -78,7 +81,11 @@ class KeptConsumer:
                 return
             is_first = False
             with bus_errors(f"consume {self._stream}"):
-                await consume(self._nc, self._stream, str(self._config.durable_name), self._handle)
+                try:
+                    await consume(self._nc, self._stream, str(self._config.durable_name), self._handle)
+                except ConsumerSilent as error:
+                    log.warning("creating a consumer again", reason=str(error))
+                    self._is_silent = True
 
         await retry(attempt, wait_initial_s=RETRY_S, wait_max_s=RETRY_S)
 

@@ -149,7 +149,6 @@ def _scheduler(names: Subjects) -> Permissions:
             *_read_raw(outcomes, checkpoints),
             *_scan(arrivals, f"KV_{names.claims_bucket}"),
             *(f"{API}.CONSUMER.{action}.{requests}" for action in ("LIST", "NAMES")),  # LIST: the version before
-            f"{API}.CONSUMER.DELETE.{requests}.*",
             *_consume(requests, "*"),  # the names of its consumers contain the epoch
             *_consume(results, "*"),
         ),
@@ -187,7 +186,6 @@ def _worker(names: Subjects) -> Permissions:
             *_describe(steps, f"KV_{names.instances_bucket}", models),
             *_read(models, names.stream("CONFIG")),
             *_consume(steps, "*"),  # a wildcard cannot limit a worker to the names of its own consumers
-            f"{API}.CONSUMER.DELETE.{steps}.*",
         ),
         subscribe=(names.control("*"), names.stats("scheduler"), _inboxes(BusUser.WORKER)),
     )
@@ -249,7 +247,7 @@ def _scan(*streams: str) -> list[str]:
 
 
 def _consume(stream: str, consumer: str) -> list[str]:
-    """Create a durable consumer of a stream, and receive and acknowledge its messages."""
+    """Create and delete a durable consumer of a stream, and receive and acknowledge its messages."""
     own = f"{stream}.{consumer}"
-    calls = [f"{API}.CONSUMER.{kind}.{own}" for kind in ("DURABLE.CREATE", "MSG.NEXT", "INFO")]
+    calls = [f"{API}.CONSUMER.{kind}.{own}" for kind in ("DURABLE.CREATE", "DELETE", "MSG.NEXT", "INFO")]
     return [*calls, f"$JS.ACK.{own}.>"]

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
+from nats.js.api import ConsumerInfo
 
 from shared.bus import pull_consumer
 from shared.bus.client import Bus
+from shared.bus.kept_consumer import KeptConsumer
 from shared.bus.subjects import request_consumer
+from shared.tasks import cancel
 from tests.support.nats import NatsServer
 from tests.support.tcp_proxy import TcpProxy
 
@@ -132,3 +135,47 @@ async def test_a_silent_connection_is_replaced_within_seconds(nats_server: NatsS
     finally:
         await behind_proxy.close()
         await proxy.stop()
+
+
+@pytest.fixture
+def short_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_consumer, "EXPIRES_S", 0.05)
+    monkeypatch.setattr(pull_consumer, "SILENT_PULLS", 1)
+
+
+@pytest.mark.parametrize("is_exclusive", [True, False])
+async def test_a_consumer_whose_server_answers_no_pull_request_counts_as_lost(
+    bus: Bus, short_pulls: None, is_exclusive: bool
+) -> None:
+    config, taken = request_consumer(1), asyncio.Event()
+
+    async def take(_: Msg) -> None:
+        taken.set()
+
+    async def handle(_: Msg) -> None:
+        raise AssertionError
+
+    await bus.nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.silent.{config.durable_name}", cb=take)
+    consumer = KeptConsumer(bus.nc, bus.js, "silent", config, handle, _is_exclusive=is_exclusive)
+    await asyncio.wait_for(consumer.consume_while_it_exists(), LIMIT_S)
+    assert taken.is_set()
+
+
+async def test_a_consumer_is_kept_while_its_handler_takes_long(bus: Bus, short_pulls: None) -> None:
+    stream, created = bus.subjects.stream("REQUESTS"), list[ConsumerInfo]()
+    handled: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def handle(msg: Msg) -> None:
+        await asyncio.sleep(4 * pull_consumer.EXPIRES_S + 1.0)  # longer than a pull request waits for its answer
+        await msg.ack()
+        handled.put_nowait(msg.data)
+
+    consuming = bus.run_consumer(stream, request_consumer(1), handle, on_create=created.append)
+    task = asyncio.ensure_future(consuming)
+    try:
+        for data in (b"one", b"two"):
+            await bus.js.publish(bus.subjects.requests, data)
+        assert [await asyncio.wait_for(handled.get(), LIMIT_S) for _ in range(2)] == [b"one", b"two"]
+        assert len(created) == 1
+    finally:
+        await cancel([task])
