@@ -112,7 +112,7 @@ async def test_an_acknowledgement_that_a_failing_server_lost_is_sent_again(
 
 
 @pytest.mark.slow
-async def test_a_request_that_takes_long_is_no_loss_when_another_server_leads_its_consumer(
+async def test_a_slow_request_is_no_loss_after_a_change_of_leader(
     cluster: tuple[BusServers, str, Bus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other server counts acknowledgements from 0, whatever the stream's first message is."""
