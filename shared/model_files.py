@@ -63,11 +63,20 @@ def check_tokenizer_files(directory: Path) -> None:
             raise BadInput(f"{path} is no tokenizer: {error}", "model") from None
 
 
-def has_chat_template(directory: Path) -> bool:
-    """Whether a model's directory has a chat template, by itself or in the tokenizer's configuration."""
-    return any((directory / name).is_file() for name in TEMPLATE_FILES) or bool(
-        read_json(directory / "tokenizer_config.json").get("chat_template")
-    )
+def chat_template_of(directory: Path) -> str:
+    """The chat template in a model's files, or the JSON that holds it; empty: it has none."""
+    found = (directory / name for name in TEMPLATE_FILES if (directory / name).is_file())
+    text = "".join(path.read_text(encoding="utf-8") for path in found)
+    return text or str(read_json(directory / "tokenizer_config.json").get("chat_template") or "")
+
+
+def added_tokens_of(directory: Path) -> dict[int, str]:
+    """The texts of a tokenizer's special and other added tokens, by id."""
+    listed = read_json(directory / "tokenizer_config.json").get("added_tokens_decoder") or {}
+    found = {int(number): token["content"] for number, token in listed.items()}
+    return found | {
+        each["id"]: each["content"] for each in read_json(directory / "tokenizer.json").get("added_tokens", ())
+    }
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
 ROLES = {"developer": "system"}  # chat templates have no role `developer`
-END_TOKENS = ("<|eot_id|>", "<|im_end|>")  # end-of-turn tokens of model families
+END_TOKENS = ("<|eot_id|>", "<|im_end|>", "<turn|>")  # end-of-turn tokens of model families
+# Special tokens that a text has: Gemma's around calls, their texts, and thoughts
+MARKS = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
 
 
 class Tokenizer:
@@ -36,6 +39,8 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._added = self._backend.get_added_tokens_decoder()
+        self._in_text = {number for number, token in self._added.items() if token.content in MARKS}
+        self._first_ids = _first_ids(self._backend)
         self.tool_template = _tool_template(self._tokenizer)
         self._template_words = frozenset(re.findall(r"\w+", self.tool_template))
         template = str(self._tokenizer.chat_template)
@@ -51,8 +56,15 @@ class Tokenizer:
         return isinstance(self._backend.decoder, ByteLevel) and not self._tokenizer.clean_up_tokenization_spaces
 
     def encode_prompt(self, prompt: str, field: str = "prompt") -> Int32:
-        """The tokens of a text without a chat template. Raises: BadInput for `field` if it is empty or far too long."""
-        return self.check_ids(self._encode(prompt, field), field)
+        """The tokens of a prompt without a chat template, after those that begin every prompt, such as Gemma's. Raises:
+        BadInput for `field` if it is empty or far too long."""
+        ids = self.encode_text(prompt, field)
+        begins = ids[: len(self._first_ids)].tolist() == self._first_ids
+        return ids if begins else np.concatenate([np.asarray(self._first_ids, dtype=np.int32), ids])
+
+    def encode_text(self, text: str, field: str) -> Int32:
+        """The tokens of a text. Raises: BadInput for `field` if it is empty or far too long."""
+        return self.check_ids(self._encode(text, field), field)
 
     def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
         """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
@@ -112,8 +124,14 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int] | Int32, *, with_special: bool = False) -> str:
-        """The text of output tokens, without special tokens unless `with_special`."""
+        """The text of output tokens, with MARKS, without other special tokens unless `with_special`."""
         listed = np.asarray(ids, dtype=np.int64).tolist()
+        if self._in_text.isdisjoint(listed):
+            return self._decode(listed, with_special=with_special)
+        parts = groupby(listed, key=self._in_text.__contains__)
+        return "".join(self._decode(list(part), with_special=with_special or kept) for kept, part in parts)
+
+    def _decode(self, listed: list[int], *, with_special: bool) -> str:
         if self._tokenizer.clean_up_tokenization_spaces:
             return str(self._tokenizer.decode(listed, skip_special_tokens=not with_special))
         return str(self._backend.decode(listed, skip_special_tokens=not with_special))
@@ -121,7 +139,7 @@ class Tokenizer:
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token adds to a text; empty: none, as a special token."""
         if (added := self._added.get(token)) is not None:
-            return added_bytes(added)
+            return added.content.encode() if token in self._in_text else added_bytes(added)
         piece = self._backend.id_to_token(token) or ""
         return byte_level_bytes(piece) if self.is_byte_level else other_bytes(piece)
 
@@ -155,6 +173,13 @@ def _load_tokenizer(directory: Path) -> Any:
         raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
     tokenizer.chat_template = tokenizer.chat_template or template
     return tokenizer
+
+
+def _first_ids(backend: Any) -> list[int]:
+    """The tokens that begin every text by the tokenizer's own rules; most have none."""
+    plain, whole = (backend.encode("a", add_special_tokens=flag).ids for flag in (False, True))
+    first: list[int] = whole[: whole.index(plain[0])] if plain else []
+    return first
 
 
 def _tool_template(tokenizer: Any) -> str:

@@ -24,7 +24,7 @@ from shared.bus.users import BusUser
 from shared.cpu import BFLOAT16_GAIN, has_bfloat16, num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.gpus import num_gpus
-from shared.model_files import HUB_ID, has_chat_template
+from shared.model_files import HUB_ID, chat_template_of
 from shared.predictor_card import CARD_FILE
 from shared.profile import read_profile
 from shared.urls import without_credentials
@@ -127,7 +127,7 @@ def model(given: str) -> Finding:
         check_model(given)
     except BadInput as error:
         return Finding("model", False, error.message, "give a whole checkpoint of a supported architecture")
-    if not has_chat_template(directory):
+    if not chat_template_of(directory):
         return Finding("model", True, f"{given}, without a chat template: chats are refused", "add chat_template.jinja")
     if (directory / "predictor" / CARD_FILE).is_file():
         return Finding("model", True, f"{given}, with a step predictor")

@@ -9,12 +9,13 @@ from dilaserve.prediction.suggested_slo import alone_s, suggested_slo_s, typical
 from dilaserve.stack.options import Stack
 from dilaserve.stack.services import predictor_directory
 from dilaserve.stack.up_options import DEMO_MODEL
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.scheduler.registry import find_policy
 from services.worker.model.families import read_config
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig, cache_of
-from shared.model_card import read_model_card
-from shared.model_files import has_chat_template, read_json
+from shared.model_card import read_model_card, read_model_config
+from shared.model_files import added_tokens_of, chat_template_of, read_json
 from shared.predictor_card import CARD_FILE, read_predictor_card
 from shared.profile import read_profile
 from shared.settings import PREFIX
@@ -41,17 +42,26 @@ def with_default_slo(stack: Stack) -> Stack:
 def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:
     """One line for each fact. `given`: the stack before `with_default_slo`."""
     model = read_config(stack.model)
-    kind = f"block-causal, blocks of {model.block_length}" if model.is_block_causal else "attention in both directions"
+    block = "canvases" if model.canvas else "blocks"
+    kind = f"block-causal, {block} of {model.block_length}" if model.is_block_causal else "attention in both directions"
     yield f"Model:          {config.model}: {model.family} ({kind}), at most {model.max_length} tokens"
     yield f"Policy:         {config.policy}, {_estimates(config)}"
     origin = " (by the profile)" if stack != given else ""
     yield f"Default SLO:    {config.default_slo_s:g} s{origin}"
     if stack.reconfigures:
         yield "Instances:      planned again as the load changes (--no-reconfigure: they stay)"
-    if not has_chat_template(stack.model):
+    names, ends = added_tokens_of(stack.model), read_model_config(stack.model)["eos_token_id"]
+    yield f"Ends of text:   {', '.join(names.get(end, str(end)) for end in ends)}"
+    template, generation = chat_template_of(stack.model), read_json(stack.model / "generation_config.json")
+    if template:
+        yield f"Tools:          {find_call_syntax(template).about}"
+    else:
         yield "Chat template:  none, so chats are refused; /v1/completions works"
-    generation = read_json(stack.model / "generation_config.json")
-    if named := [f"{name} {generation[name]}" for name in ("temperature", "top_p", "top_k") if generation.get(name)]:
+    named = [f"{name} {generation[name]}" for name in ("temperature", "top_p", "top_k") if generation.get(name)]
+    if model.canvas is not None:
+        origin = "the files" if generation else "the authors' code, as generation_config.json is missing"
+        yield f"Sampling:       at most {model.canvas.max_steps} steps of a canvas, by {origin}; images are refused"
+    elif named:
         yield f"Sampling:       greedy for requests that name no temperature; the checkpoint names {', '.join(named)}"
     missing = []
     if not config.predictor and find_policy(config.policy).uses_estimates:

@@ -206,7 +206,7 @@ class AnsweringScheduler:
         output_ids = np.full(request.output_tokens, self.text.card.eos_token_id, dtype=np.int32)
         output_ids[: len(request.pinned) // 4] = unpack_int32(request.pinned)
         free = free_positions(request.pinned, request.output_tokens)
-        answer = self.text.encode_prompt(self.answer(request))[: len(free)]
+        answer = self.text.encode_text(self.answer(request), "answer")[: len(free)]
         output_ids[free] = self.text.card.eos_token_id
         output_ids[free[: len(answer)]] = answer
         return output_ids

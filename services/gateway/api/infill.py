@@ -36,7 +36,7 @@ def infill_output(
         field, given = "template", _template(template, limit, text)
         text_tokens = len(given)
     elif suffix is not None:
-        field, end = "suffix", text.encode_prompt(suffix, "suffix")
+        field, end = "suffix", text.encode_text(suffix, "suffix")
         text_tokens = max(min(limit[1] or DEFAULT_HOLE_TOKENS, room.tokens - len(end)), 1)
         given = np.concatenate([_hole(text_tokens), end])
     else:
@@ -65,7 +65,7 @@ def _template(template: str, limit: tuple[str, int | None], text: TextModel) -> 
     name, most = limit
     if most is not None and sum(holes) > most:
         raise BadInput(f"the holes of template have {sum(holes)} tokens; {name} allows {most}", name)
-    texts = [text.encode_prompt(part, "template") if part else _hole(0) for part in parts[::2]]
+    texts = [text.encode_text(part, "template") if part else _hole(0) for part in parts[::2]]
     pieces = [piece for own, hole in zip(texts, holes, strict=False) for piece in (own, _hole(hole))]
     return np.concatenate([*pieces, texts[-1]])
 

@@ -12,6 +12,7 @@ from dilaserve.stack.options import Stack, check_model
 from dilaserve.stack.up_options import DEMO_MODEL, UpOptions
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig
+from tests.support.gemma_files import write_gemma_files
 
 PROFILE = """tp,batch_tokens,step_kind,latency_ms
 1,32,recompute,10
@@ -85,3 +86,29 @@ def test_missing_parts_are_reported_with_their_command(stack: Stack) -> None:
     assert "`dilaserve tune`" in lines
     complete = "\n".join(summary(stack, stack, CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v")))
     assert "Missing" not in complete
+
+
+def test_a_checkpoint_with_canvases_is_reported_with_its_ends_tools_and_sampler(tmp_path: Path) -> None:
+    model = write_gemma_files(tmp_path / "gemma")
+    stack = Stack(options=UpOptions(), model=model, model_name="m", instances=(1,), slots=1, auth=False)
+    config = CellConfig(model="m", policy="dilaserve", cache="block")
+    lines = list(summary(stack, stack, config))
+    assert "Model:          m: diffusion_gemma (block-causal, canvases of 16), at most 4096 tokens" in lines
+    assert "Ends of text:   <eos>, <turn|>, <|tool_response>" in lines
+    assert (
+        "Tools:          calls between <|tool_call> and <tool_call|>, without constraints on their arguments" in lines
+    )
+    [sampling] = [line for line in lines if line.startswith("Sampling:")]
+    assert "at most 48 steps of a canvas, by the authors' code, as generation_config.json is missing" in sampling
+    (model / "generation_config.json").write_text(json.dumps({"max_denoising_steps": 12, "eos_token_id": 3}))
+    (model / "chat_template.jinja").unlink()
+    lines = list(summary(stack, stack, config))
+    assert "Sampling:       at most 12 steps of a canvas, by the files; images are refused" in lines
+    assert "Chat template:  none, so chats are refused; /v1/completions works" in lines
+    assert not any(line.startswith("Tools:") for line in lines)
+
+
+def test_the_tools_of_a_template_without_them_are_reported(stack: Stack) -> None:
+    lines = list(summary(stack, stack, CellConfig(model="m", policy="dilaserve", cache="dual")))
+    assert "Ends of text:   <|endoftext|>" in lines
+    assert any(line.startswith("Tools:          the chat template has none") for line in lines)

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from services.gateway.api.request_models import Message
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
-from services.gateway.api.tool_calls.call_syntax import CallSyntax, JsonCalls, TaggedCalls, call_form, find_call_syntax
+from services.gateway.api.tool_calls.call_syntax import (
+    CallSyntax,
+    GemmaCalls,
+    JsonCalls,
+    TaggedCalls,
+    call_form,
+    find_call_syntax,
+)
 from services.gateway.api.tool_calls.call_text import Call
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
+from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_containers import object_with
 from shared.patterns.json_schema import choice_part, schema_part
@@ -27,6 +35,7 @@ NOW = '{"name":"n.w","arguments":{}}'
 TOOL = UsableTool("tools[0]", "add", None, None, None)
 FRAGMENTS = (
     *("<tool_call>", "</tool_call>", "<tool", "</", "<", "\n", " ", "Hello", "{", "}", "[", "]", ",", '"', "\\", "1"),
+    *("<|tool_call>", "<tool_call|>", "<|tool_", '<|"|>', "<|", "call:add", "call:add{", "a:", "true", "x y"),
     *('{"name"', ": ", '"add"', '"name": "add"', '"arguments"', '"arguments": {', ADD, FEW),
 )
 
@@ -76,7 +85,48 @@ def test_lines_of_json_are_calls_at_the_beginning(text: str, content: str, calls
     assert (found.content, [call.name for call in found.calls]) == (content, calls)
 
 
-@given(st.sampled_from(SYNTAXES), st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.lists(st.integers(1, 9)))
+def gemma(*calls: str) -> str:
+    return "".join(f"<|tool_call>call:{call}<tool_call|>" for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (gemma('add{a:1,b:<|"|>}<"<|"|>}'), "", [("add", '{"a":1,"b":"}<\\""}')]),
+        ("Let me see." + gemma("add{}", "n.w{}"), "Let me see.", [("add", "{}"), ("n.w", "{}")]),
+        (gemma("add{a:[1,-2.5e3,true,None,<|\"|>ü\n<|\"|>],b:{c:{d:null}}}"), "", [
+            ("add", '{"a":[1,-2.5e3,true,null,"ü\\n"],"b":{"c":{"d":null}}}')]),
+        (gemma('add{<|"|>a b<|"|>:<|"|><|"|>,"c":"d\\"",e:new york}'), "", [
+            ("add", '{"a b":"","c":"d\\"","e":"new york"}')]),
+        ("<|channel>thought\nHm.<channel|>Yes." + gemma("add{}"), "Yes.", [("add", "{}")]),
+        ("<|channel>thought\n<channel|>No call.", "No call.", []),
+        ("<|channel>thought\nHm, so", "", []),
+        ("<|tool_call>add(1)<tool_call|>", "<|tool_call>add(1)<tool_call|>", []),
+        ('<|tool_call>call:add{a:<|"|>cut', "", [("add", '{"a":"cut')]),
+        ("<|tool_call>call:add{a:1<tool_call|>Done.", "Done.", [("add", '{"a":1')]),
+    ],
+)  # fmt: skip
+def test_gemmas_calls_are_read_beside_text_and_thoughts(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    found = ToolUse(GemmaCalls(), [TOOL]).read(text, True)
+    assert (found.content, found.calls) == (content, [Call(*each) for each in calls])
+
+
+def test_gemmas_calls_are_free_and_never_constrained() -> None:
+    assert ToolUse(GemmaCalls(), [TOOL]).form(None, []) == ""
+    with pytest.raises(BadInput, match="cannot be constrained; accepted: tool_choice auto") as refused:
+        ToolUse(GemmaCalls(), [TOOL], is_required=True).form(None, [])
+    assert refused.value.field == "tools"
+
+
+def test_a_reply_without_tools_has_no_thoughts() -> None:
+    assert ToolUse(GemmaCalls()).read("<|channel>thought\n<channel|>Yes.", True).content == "Yes."
+
+
+@given(
+    st.sampled_from([*SYNTAXES, GemmaCalls()]),
+    st.lists(st.sampled_from(FRAGMENTS), max_size=12),
+    st.lists(st.integers(1, 9)),
+)
 def test_the_pieces_of_a_stream_join_to_the_parts_of_the_whole_text(
     syntax: CallSyntax, fragments: list[str], sizes: list[int]
 ) -> None:
@@ -183,6 +233,7 @@ def test_each_call_in_a_text_of_the_pattern_matches_its_schema(fragments: list[s
     [
         ("{% if tools %}<tools>{{ tools }}</tools> reply in <tool_call></tool_call>{% endif %}", TaggedCalls),
         ("{{ messages }}", JsonCalls),
+        ("{% for tool in tools %}<|tool>{% endfor %}<|tool_call>call:f{}<tool_call|>", GemmaCalls),
         ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}", JsonCalls),
         ("", JsonCalls),
     ],

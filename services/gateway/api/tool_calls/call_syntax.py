@@ -1,10 +1,12 @@
 """The syntaxes in which families of models call tools, and how their prompts show tools and calls."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from services.gateway.api.tool_calls.call_text import CallReader
+from services.gateway.api.tool_calls.call_text import SPACE, CallReader
+from services.gateway.api.tool_calls.gemma_arguments import gemma_arguments
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
 from shared.patterns.gbnf import literal
@@ -26,6 +28,8 @@ from shared.patterns.regex import read_regex
 
 Turn = Mapping[str, Any]  # a message as chat templates take it
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
+GEMMA_OPENING, GEMMA_CLOSING = "<|tool_call>", "<tool_call|>"
+GEMMA_THOUGHT = re.compile(r"<\|channel>.*?(?:<channel\|>|\Z)", re.DOTALL)
 NEWLINE = RepeatedPart(Literal("\n"), 0, 1)
 WITHOUT_CLOSING = r"(?:[^<]|<+[^</])*<*"  # texts without `</`, so that a closing tag always ends the call
 INSTRUCTION = (
@@ -39,6 +43,7 @@ class CallSyntax(Protocol):
     """How a family of models writes calls of tools."""
 
     reader: CallReader
+    about: str  # for an operator, in a few words
 
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         """The turns and the tools that the chat template gets. `functions`: those that the model may call."""
@@ -53,14 +58,23 @@ class CallSyntax(Protocol):
     def free_pattern(self, names: Sequence[str]) -> str:
         """The pattern of texts that may call these functions with any arguments; empty: any text."""
 
+    def without_thoughts(self, text: str) -> str:
+        """What the client gets of a text, which may be incomplete."""
+        return text
 
-class TaggedCalls(CallSyntax):
-    """<tool_call>{...}</tool_call>, as the chat templates of Hermes, Qwen, SDAR, Dream and Ling have it."""
 
-    reader = CallReader(OPENING, CLOSING, anywhere=True)
+class TemplateCalls(CallSyntax):
+    """A syntax whose chat template describes tools."""
 
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         return list(turns), [{"type": "function", "function": function} for function in functions]
+
+
+class TaggedCalls(TemplateCalls):
+    """<tool_call>{...}</tool_call>, as the chat templates of Hermes, Qwen, SDAR, Dream and Ling have it."""
+
+    reader = CallReader(OPENING, CLOSING, anywhere=True)
+    about = f"calls between {OPENING} and {CLOSING}, as the chat template has them"
 
     def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:
         tagged = product(automaton_of(call), automaton_of(read_regex(WITHOUT_CLOSING)))
@@ -82,10 +96,36 @@ class TaggedCalls(CallSyntax):
         return f"{text}(?:{OPENING}\n?{head}{text})*"
 
 
+class GemmaCalls(TemplateCalls):
+    """<|tool_call>call:NAME{...}<tool_call|>, as Gemma 4 writes calls. The marks are special tokens, which no form can
+    have, so calls are not constrained."""
+
+    about = f"calls between {GEMMA_OPENING} and {GEMMA_CLOSING}, without constraints on their arguments"
+    reader = CallReader(
+        GEMMA_OPENING,
+        GEMMA_CLOSING,
+        anywhere=True,
+        pieces=(SPACE, *"call:", SPACE, r"([\w.-]+)", SPACE, r"\{"),
+        arguments=gemma_arguments,
+    )
+
+    def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:  # noqa: ARG002
+        raise BadInput(
+            "the model's syntax of calls cannot be constrained; accepted: tool_choice auto, without strict", "tools"
+        )
+
+    def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
+        return ""
+
+    def without_thoughts(self, text: str) -> str:
+        return GEMMA_THOUGHT.sub("", text)
+
+
 class JsonCalls(CallSyntax):
     """A line of JSON is a call. For chat templates without tools: the system message describes the tools."""
 
     reader = CallReader("", "", anywhere=False)
+    about = "the chat template has none, so a system message describes them, and calls are lines of JSON"
 
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         names = {call["id"]: call["function"]["name"] for turn in turns for call in turn.get("tool_calls", ())}
@@ -109,6 +149,8 @@ class JsonCalls(CallSyntax):
 
 def find_call_syntax(template: str) -> CallSyntax:
     """The call syntax of a chat template."""
+    if GEMMA_OPENING in template:
+        return GemmaCalls()
     return TaggedCalls() if OPENING in template and "tools" in template else JsonCalls()
 
 

@@ -1,11 +1,13 @@
-"""Finds calls of tools in a text that may be incomplete: {"name": NAME, "arguments": {...}} after an opening mark.
+"""Finds calls of tools in a text that may be incomplete, such as {"name": NAME, "arguments": {...}} after a mark.
 
 The texts and calls in a longer text begin with those in a shorter one, so a stream sends only the difference.
 Text that can still become the beginning of a call is withheld.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 SPACE = r"\s*"
 PIECES = (
@@ -13,6 +15,13 @@ PIECES = (
     *(*'"arguments"', SPACE, ":", SPACE, r"\{"),
 )
 IN_ARGUMENTS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]<]', re.DOTALL)  # `<` is no JSON outside of a string
+
+
+class Arguments(NamedTuple):
+    """The JSON object of a call's arguments, and its end in the text: of the text, if it is incomplete."""
+
+    written: str
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +57,20 @@ class ReadText:
 class CallReader:
     """Finds the calls of one syntax."""
 
-    def __init__(self, opening: str, closing: str, *, anywhere: bool) -> None:
+    def __init__(
+        self,
+        opening: str,
+        closing: str,
+        *,
+        anywhere: bool,
+        pieces: Sequence[str] = PIECES,
+        arguments: Callable[[str, int], Arguments] | None = None,
+    ) -> None:
         """`opening`, `closing`: the marks around each call. `anywhere`: calls may follow text; otherwise they are at
-        the text's beginning only."""
-        pieces = [*map(re.escape, opening), *PIECES]
+        the text's beginning only. `pieces`: the patterns of a call's characters up to the first of its arguments, with
+        the name as a group. `arguments` reads the arguments that begin at an index; None: they are JSON."""
+        self._arguments = arguments or _json_arguments
+        pieces = [*map(re.escape, opening), *pieces]
         header = re.compile("".join(pieces[:-1]) + f"(?={pieces[-1]})")
         self._beginning = re.compile(_beginnings(pieces) + r"\Z")
         self._end = re.compile(SPACE + r"\}?" + SPACE + f"(?:{re.escape(closing)})?" + SPACE)
@@ -63,8 +82,8 @@ class CallReader:
         """`is_whole`: nothing follows."""
         parts, at = list[str | Call](), 0
         while found := self._find(text, at):
-            end = arguments_end(text, found.end())
-            parts += [text[at : found.start()], Call(found[1], text[found.end() : end])]
+            written, end = self._arguments(text, found.end())
+            parts += [text[at : found.start()], Call(found[1], written)]
             after = self._end.match(text, end)
             assert after is not None  # it matches the empty text
             at = after.end()
@@ -80,8 +99,12 @@ class CallReader:
         return start if start >= 0 and self._beginning.match(text, start) else len(text)
 
 
-def arguments_end(text: str, start: int) -> int:
-    """The end of the JSON object that begins at `start`; of the text, if it is incomplete."""
+def _json_arguments(text: str, start: int) -> Arguments:
+    end = _json_end(text, start)
+    return Arguments(text[start:end], end)
+
+
+def _json_end(text: str, start: int) -> int:
     depth = 0
     for found in IN_ARGUMENTS.finditer(text, start):
         if found[0] == "<":
@@ -92,6 +115,6 @@ def arguments_end(text: str, start: int) -> int:
     return len(text)
 
 
-def _beginnings(pieces: list[str]) -> str:
+def _beginnings(pieces: Sequence[str]) -> str:
     """The pattern of every beginning of the pieces."""
     return "".join(f"(?:{piece}" for piece in pieces) + ")?" * len(pieces)

@@ -111,7 +111,8 @@ class ToolUse:
         return self.syntax.form(call, text, is_required=self.is_required, several=self.several)
 
     def read(self, text: str, is_whole: bool) -> ReadText:
-        """The content and the calls of a text. `is_whole`: nothing follows it."""
+        """The content and the calls of a text, without thoughts. `is_whole`: nothing follows it."""
+        text = self.syntax.without_thoughts(text)
         if not self.tools:
             return ReadText((text,) if text else ())
         found = self.syntax.reader.read(text, is_whole=is_whole)
