@@ -88,7 +88,7 @@ async def test_the_calls_and_results_of_a_chat_are_in_the_prompt(client: AsyncOp
         ({"extra_body": {"guided_choice": ["a", "b"]}, "logprobs": True}, "guided_choice"),
     ],
 )
-async def test_what_canvases_do_not_serve_is_refused_by_name(
+async def test_forms_and_required_tools_are_refused_by_name(
     client: AsyncOpenAI, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(BadRequestError) as refused:

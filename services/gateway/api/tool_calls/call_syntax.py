@@ -59,7 +59,7 @@ class CallSyntax(Protocol):
         """The pattern of texts that may call these functions with any arguments; empty: any text."""
 
     def without_thoughts(self, text: str) -> str:
-        """What the client gets of a text, which may be incomplete."""
+        """The text that a client gets, of one that may be incomplete."""
         return text
 
 
