@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.messages.requests import Outcome
 from shared.messages.stats import SchedulerStats
-from shared.metrics import SIZE_BUCKETS
+from shared.metrics_server import SIZE_BUCKETS
 
 Labelled = TypeVar("Labelled", Counter, Histogram)
 

@@ -12,7 +12,7 @@ from services.predictor.model import load_predictor
 from services.predictor.service import PredictorService
 from services.predictor.settings import PredictorSettings
 from shared.bus.client import Bus
-from shared.metrics import serve_metrics
+from shared.metrics_server import serve_metrics
 from shared.predictor_card import find_predictor_card
 from shared.service import Service, run_program, run_service, serve_on_bus
 

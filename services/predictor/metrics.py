@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 
-from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
+from shared.metrics_server import SIZE_BUCKETS, TIME_BUCKETS
 
 NAME = "dilaserve_predictor"
 

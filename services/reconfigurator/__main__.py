@@ -30,7 +30,7 @@ from shared.errors import BadInput
 from shared.messages.cell import CACHES, DEFAULT_THRESHOLDS, CellConfig, is_exact
 from shared.messages.plans import ReconfiguratorStats
 from shared.messages.stats import STATS_S
-from shared.metrics import serve_metrics
+from shared.metrics_server import serve_metrics
 from shared.predictor_card import find_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_program, run_service, serve_on_bus

@@ -37,7 +37,7 @@ from shared.bus.watch import BusWatch
 from shared.errors import Superseded
 from shared.health import process_name
 from shared.messages.cell import CellConfig
-from shared.metrics import serve_metrics
+from shared.metrics_server import serve_metrics
 from shared.model_files import default_model_name, find_model
 from shared.predictor_card import PredictorCard, find_predictor_card
 from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus

@@ -7,7 +7,7 @@ from services.scheduler.events import FinishRequest
 from services.scheduler.monitoring.stats_metrics import NAME, StatsCollector
 from shared.messages.requests import OutcomeStatus
 from shared.messages.stats import SchedulerStats
-from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
+from shared.metrics_server import SIZE_BUCKETS, TIME_BUCKETS
 
 WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SLACK_BUCKETS_S = (-60, -30, -10, -5, -2.5, -1, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

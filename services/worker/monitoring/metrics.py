@@ -10,7 +10,7 @@ from services.worker.engine.engine import Engine
 from services.worker.engine.self_check import CanaryFaultKind
 from shared.messages.instances import Instance
 from shared.messages.steps import StepJobs, StepResults
-from shared.metrics import SIZE_BUCKETS, TIME_BUCKETS
+from shared.metrics_server import SIZE_BUCKETS, TIME_BUCKETS
 
 NAME = "dilaserve_worker"
 INT32, INT64 = 4, 8  # bytes of an entry in a message's columns

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from shared.errors import BadInput
-from shared.metrics import serve_metrics
+from shared.metrics_server import serve_metrics
 from shared.settings import ServiceSettings
 
 
