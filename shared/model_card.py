@@ -6,7 +6,14 @@ from typing import Any
 
 from shared.errors import BadInput
 from shared.messages.instances import ModelCard
-from shared.model_families import block_length_of, canvas_steps_of, max_length_of, usual_edit_threshold, with_defaults
+from shared.model_families import (
+    block_length_of,
+    canvas_steps_of,
+    max_length_of,
+    refuse_by_name,
+    usual_edit_threshold,
+    with_defaults,
+)
 from shared.model_files import read_json
 
 
@@ -21,6 +28,7 @@ def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]
     path = directory / "config.json"
     try:
         config = read_model_config(directory)
+        refuse_by_name(read_json(path), name)
         ends = config["eos_token_id"]
         card = ModelCard(
             name=name,

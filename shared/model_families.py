@@ -1,5 +1,6 @@
 """Facts about the supported architectures that every service needs, and that a checkpoint's config.json may lack."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,9 +48,26 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     names = names if isinstance(names, list) else [names]
     found = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
     if found is None:
-        named = ", ".join(map(str, names)) or "none"
+        own = str((config.get("auto_map") or {}).get("AutoModelForCausalLM") or "").rpartition(".")[
+            2
+        ]  # the authors' class
+        named = ", ".join(dict.fromkeys(filter(None, [*map(str, names), own if names else ""]))) or "none"
         raise ValueError(f"architecture: {named}; supported: {', '.join(ARCHITECTURES)}")
     return found
+
+
+def refuse_by_name(config: Mapping[str, Any], name: str) -> None:
+    """`config`: without defaults. Raises: ValueError if a checkpoint's name has another decoding than its architecture,
+    which its files do not have."""
+    architecture, blocks = architecture_of(config), re.search(r"-b(\d+)$", name)
+    if architecture.can_edit and "llada2.2" in name.lower():
+        raise ValueError("LLaDA2.2 inserts and deletes tokens; only LLaDA2.0 and LLaDA2.1 are implemented")
+    usual = architecture.defaults.get("block_size")
+    if blocks and usual and not config.get("block_size") and int(blocks[1]) != usual:
+        raise ValueError(
+            f"the name {name} has blocks of {blocks[1]}, and the file has no block_size, which means {usual}: "
+            f'add "block_size": {blocks[1]}'
+        )
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -189,6 +189,7 @@ def check_model(model: str) -> Path:
         raise BadInput(f"--model {directory}: not a checkpoint directory (no config.json)")
     try:
         read_config(directory)
+        read_model_card(directory, default_model_name(model))
         check_tokenizer_files(directory)
         read_json(directory / "generation_config.json")
         directory = find_model(model).resolve()

@@ -11,11 +11,13 @@ from services.worker.model.families.family import RawConfig, check_settings, qwe
 from shared.model_families import architecture_of, block_length_of
 
 _REQUIRED = {
+    "delete_token_id": None,  # this and `split_token_id`: of LLaDA2.2, which inserts and deletes tokens
     "hidden_act": "silu",
     "moe_router_enable_expert_bias": True,
     "norm_topk_prob": True,
     "rope_scaling": None,
     "score_function": "sigmoid",
+    "split_token_id": None,
     "tie_word_embeddings": False,
     "use_bias": False,
     "use_qkv_bias": False,
