@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 MMAP_THRESHOLD_OPTION, MMAP_THRESHOLD = -3, 32_768  # glibc's name for it, and bytes
+DRAIN_REPORT_S = 5.0
 MAX_START_S = 10.0  # limit of the wait for readiness; then `/ready` states the reasons
 
 
@@ -176,8 +177,8 @@ async def drain(
     settings: GatewaySettings, cells: Sequence[CellContext], server: Server, connecting: asyncio.Task[None]
 ) -> None:
     """Leave a shared port, refuse new requests, and let open ones end."""
-    log.info("draining", requests=sum(cell.inflight.count for cell in cells))
     ends_s = time.monotonic() + settings.drain_timeout_s
+    reporting = asyncio.create_task(report_drain(cells, ends_s))
     if settings.listener_fd is not None:
         for cell in cells:
             cell.monitor.close()  # ends the console's streams, which begin again at another gateway
@@ -186,8 +187,17 @@ async def drain(
         cell.readiness.draining = True
     await cancel([connecting])  # gives batches back to the bus
     await asyncio.gather(*(cell.inflight.drain(max(0.0, ends_s - time.monotonic())) for cell in cells))
+    await cancel([reporting])
     for cell in cells:
         cell.monitor.close()
+
+
+async def report_drain(cells: Sequence[CellContext], ends_s: float) -> None:
+    """Log the open requests and the time that they have left, now and every DRAIN_REPORT_S. Never returns."""
+    while True:
+        left_s = round(max(0.0, ends_s - time.monotonic()), 1)
+        log.info("draining", requests=sum(cell.inflight.count for cell in cells), left_s=left_s)
+        await asyncio.sleep(DRAIN_REPORT_S)
 
 
 async def until_ready(context: AppContext) -> None:

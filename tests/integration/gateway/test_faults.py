@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+from structlog.testing import capture_logs
 
 from services.gateway.settings import GatewaySettings
 from services.gateway.stores.file_store import FileStore
@@ -21,7 +22,7 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, leave, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, reached
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
@@ -239,6 +240,22 @@ async def test_a_request_that_exceeds_the_drain_time_gets_an_error_and_is_cancel
         async with asyncio.timeout(LIMIT_S):
             await gateway.done
             assert await scheduler.cancelled.get() == request_id
+
+
+async def test_a_gateway_that_drains_reports_the_open_requests_and_the_time_left(
+    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.__main__.DRAIN_REPORT_S", 0.01)
+    scheduler.hold = asyncio.Event()
+    sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+    await request_received(scheduler)
+    with capture_logs() as lines:
+        gateway.stop.set()
+        await reached(lambda: sum(line.get("requests") == 1 for line in lines) > 1)
+        scheduler.hold.set()
+        assert (await sent).status_code == 200
+    reports = [line for line in lines if line["event"] == "draining"]
+    assert reports[0]["left_s"] >= reports[1]["left_s"]
 
 
 async def test_metrics_count_requests_tokens_and_first_text(gateway: RunningGateway) -> None:

@@ -141,6 +141,10 @@ def test_the_wanted_gpus_suffice_for_the_threshold_and_fewer_do_not() -> None:
 
     assert reached(wanted) == pytest.approx(0.9)
     assert reached(wanted - 1) < 0.9 - 1e-6
+    assert wanted == PLANNER.wanted_gpus(situation(60, []), 1.0)  # no threshold is above 0.9
+    less = PLANNER.wanted_gpus(situation(60, []), 0.5)
+    assert less is not None
+    assert less < wanted
 
 
 def test_no_gpus_are_wanted_without_arrivals_and_unknown_without_a_profile() -> None:

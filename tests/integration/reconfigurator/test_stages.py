@@ -1,13 +1,16 @@
 """Both stages of the planner, with the real solver, against enumeration."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
+import pyomo.environ as pyo
 import pytest
 
+from services.reconfigurator.planning import stage1_capacity
 from services.reconfigurator.planning.plan import Capacity, Placement, PlanStatus, check_placements
-from services.reconfigurator.planning.solver import SolverStatus
-from services.reconfigurator.planning.stage1_capacity import find_capacity
+from services.reconfigurator.planning.solver import SolverResult, SolverStatus, solve
+from services.reconfigurator.planning.stage1_capacity import build_stage1, find_capacity, read_stage1, solve_stage1
 from services.reconfigurator.planning.stage2_assignment import GpuAssignment, plan_transition
 from shared.errors import BadInput
 from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_input, small_transition
@@ -36,6 +39,43 @@ def test_a_growing_workload_has_the_same_quality_and_at_least_the_room(seed: int
     assert growing.mean_threshold == pytest.approx(steady.mean_threshold, rel=1e-5)
     assert growing.sustains >= steady.sustains * (1 - 1e-5)
     assert growing.slack_s <= steady.slack_s + 1e-5
+
+
+def test_each_objective_has_half_of_the_time_left_and_the_last_one_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits_s: list[float] = []
+
+    def recorded(m: pyo.ConcreteModel, limit_s: float) -> SolverResult:
+        limits_s.append(limit_s)
+        return solve(m, limit_s)
+
+    monkeypatch.setattr(stage1_capacity, "solve", recorded)
+    began_s = time.monotonic()
+    find_capacity(small_input(0, cached=False), 1000.0, growing=True)
+    took_s = time.monotonic() - began_s
+    assert limits_s == pytest.approx([500.0, 500.0, 1000.0], abs=took_s)
+
+
+def test_a_plan_is_optimal_only_if_each_objective_is() -> None:
+    p = small_input(0, cached=False)
+    m = build_stage1(p)
+    results = solve_stage1(m, [m.quality, m.slack], 60.0)
+    assert read_stage1(m, p, results).status is PlanStatus.OPTIMAL
+    cut = SolverResult(SolverStatus.FEASIBLE, gap=0.25)
+    for mixed in ([results[0], cut], [cut, results[1]]):
+        plan = read_stage1(m, p, mixed)
+        assert plan.status is PlanStatus.FEASIBLE
+        assert (plan.mean_threshold_gap, plan.slack_gap) == (mixed[0].gap, mixed[1].gap)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 8))
+def test_the_planned_steps_write_the_whole_output(seed: int) -> None:
+    p = small_input(seed, cached=False)
+    plan = find_capacity(p, 60)
+    if isinstance(plan, Capacity):
+        tokens = dict(zip(map(str, map(float, p.thresholds)), p.T, strict=True))
+        for k, planned in enumerate(plan.classes):
+            written = sum(steps * tokens[c] for c, steps in planned.steps_by_threshold.items())
+            assert written == pytest.approx(p.O[k], rel=1e-2)
 
 
 @seeds(range(60))

@@ -190,6 +190,13 @@ def test_a_late_request_waits_behind_those_in_time_but_not_behind_a_far_slo() ->
     assert names == ["in time", "patient", "late", "long"]
 
 
+def test_a_request_is_late_only_after_its_deadline() -> None:
+    cell = cell_of(per_step=32)
+    cell.send(registered("a-1", profile=FLAT_PROFILE, max_batch_requests=1))
+    cell.serve(cell.send(arrival("second", slo_s=2.0), arrival("first", slo_s=0.9)))
+    assert [finish.arrived.request.request_id for finish in cell.finished] == ["first", "second"]
+
+
 @pytest.mark.parametrize(("crowd_slo_s", "is_tight"), [(1e5, True), (20.0, False)])
 def test_batches_are_cut_for_an_urgent_request_only_while_the_cluster_has_room(
     crowd_slo_s: float, *, is_tight: bool

@@ -159,6 +159,9 @@ def test_estimates_count_the_steps_that_only_look_for_edits() -> None:
     blocks = cell.core.table.blocks_left[rows[0]]
     assert with_edits[0] >= 2 * blocks
     assert without[0] <= cell.core.table.masks_left[rows[1]]
+    cell.core.table.steps_left[rows] = 0.0
+    least, _ = cell.core.estimates.remaining(rows)
+    assert least.tolist() == [[2 * blocks] * least.shape[1], [blocks] * least.shape[1]]
     while "r" not in cell.finished:
         [left], _ = cell.core.estimates.remaining(rows[:1])
         assert left[0] >= 1

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from experiments.paper.files import PROFILE
 from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.instance_costs import MAX_GRID_TOKENS
 from shared.messages.steps import StepKind
 from shared.profile import MIXED, LatencyProfile, MeasuredLatency, read_profile
 from tests.builders import instance
@@ -67,6 +68,12 @@ def test_an_instance_without_a_profile_takes_a_second_for_each_iteration() -> No
     )
     assert seconds.tolist() == [1.0, 1.0, 1.0]
     assert made.recompute_base_s[0] == pytest.approx(1.0)
+
+
+def test_beyond_the_grid_seconds_are_proportional_to_the_tokens() -> None:
+    made, tokens = fleet(SUM, SUM), np.array([MAX_GRID_TOKENS, 3 * MAX_GRID_TOKENS])
+    most, beyond = made.iteration_seconds(np.array([0, 1]), cache_tokens=np.zeros(2), recompute_tokens=tokens)
+    assert beyond == pytest.approx(3 * most)
 
 
 def test_a_correction_approaches_the_observed_ratio() -> None:
