@@ -48,10 +48,9 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     names = names if isinstance(names, list) else [names]
     found = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
     if found is None:
-        own = str((config.get("auto_map") or {}).get("AutoModelForCausalLM") or "").rpartition(".")[
-            2
-        ]  # the authors' class
-        named = ", ".join(dict.fromkeys(filter(None, [*map(str, names), own if names else ""]))) or "none"
+        auto_map = config.get("auto_map") if names else None
+        own = auto_map.get("AutoModelForCausalLM") if isinstance(auto_map, Mapping) else None  # its authors' class
+        named = ", ".join(map(str, filter(None, [*names, own]))) or "none"
         raise ValueError(f"architecture: {named}; supported: {', '.join(ARCHITECTURES)}")
     return found
 

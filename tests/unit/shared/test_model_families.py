@@ -101,5 +101,5 @@ def test_tokens_that_insert_or_delete_are_refused_under_any_name(key: str, tmp_p
 
 def test_a_refusal_names_the_class_of_the_authors_code(tmp_path: Path) -> None:
     own = {"AutoModelForCausalLM": "modeling_seed_diffcoder.SeedDiffcoderForCausalLM"}
-    with pytest.raises(BadInput, match="architecture: LlamaForCausalLM, SeedDiffcoderForCausalLM; supported"):
+    with pytest.raises(BadInput, match=f"architecture: LlamaForCausalLM, {own['AutoModelForCausalLM']}; supported"):
         read_model_card(write(tmp_path, LLAMA | {"auto_map": own}), "Stable-DiffCoder-8B-Instruct")
