@@ -84,6 +84,8 @@ def sorted_by_result(junit: str) -> ClientTests:
             outcome.expected.append(f"{name}: {mark.get('message')} ({reason})")
         else:
             outcome.failed.append(f"{name}: it passes, or was skipped, but is marked: {mark.get('message')}")
+    if outcome == ClientTests():
+        outcome.failed.append("no test ran")
     return outcome
 
 

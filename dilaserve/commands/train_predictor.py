@@ -78,16 +78,8 @@ def train_predictor(
         "tokens_per_step": dict(zip(trained.card.thresholds, trained.card.tokens_per_step, strict=True)),
         "step_ms": 1000 * tested.fixed.seconds / tested.fixed.iterations,
     }
-    typer.echo(
-        msgspec.json.encode(report).decode() if json else f"{_format(report)}\n{next_step(model, directory, out)}"
-    )
-
-
-def next_step(model: str, directory: Path, out: Path) -> str:
-    """The command that serves with the predictor in `out`, and where services look for it."""
-    used = directory / "predictor"
-    move = "" if out.resolve() == used.resolve() else f"copy it to {used}, then "
-    return f"{out} is written. Next: {move}dilaserve up --model {model}"
+    done = f"{out} is written. Next: dilaserve up --model {model} --predictor {out}"
+    typer.echo(msgspec.json.encode(report).decode() if json else f"{_format(report)}\n{done}")
 
 
 def _format(report: dict[str, Any]) -> str:

@@ -69,6 +69,8 @@ def tune_model(options: TuneOptions, report: Report) -> Tuning:
     used = [*training, *testing]
     quality = _quality(options, len(used), learned, tested)
     thresholds = suggested_thresholds(quality)
+    if not quality.values[-1]:
+        report(f"warning: 0 % {quality.measure} at threshold {thresholds[-1]:g}; check the answers of the prompts")
     mean_prompt = round(float(np.mean([len(prompt.ids) for prompt in used])))
     mean_output = round(float(np.mean([prompt.output_length for prompt in used])))
     latency_s = alone_s(profile, trained.card, card, mean_prompt, mean_output, options.cache)

@@ -44,10 +44,11 @@ def agreement(thresholds: Sequence[float], outputs: Sequence[Int32]) -> Quality:
 
 
 def suggested_thresholds(quality: Quality) -> tuple[float, ...]:
-    """The highest threshold, and those below it, as far as none loses more than TOLERANCE of the best quality."""
+    """The highest threshold, and those below it, as far as none loses more than TOLERANCE of the best quality, or
+    has none at all."""
     least, kept = max(quality.values) - TOLERANCE, [quality.thresholds[-1]]
     for threshold, value in list(zip(quality.thresholds, quality.values, strict=True))[-2::-1]:
-        if value < least:
+        if value < least or not value:
             break
         kept.append(threshold)
     return tuple(reversed(kept))

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from dilaserve.cli import run
-from dilaserve.commands.train_predictor import next_step
 from services.predictor.model import load_predictor
 
 
@@ -34,10 +33,13 @@ def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
     assert set(report["mean_relative_error"]["fixed"]) >= {"one-shot", "all features"}
 
 
-def test_the_next_command_is_named_with_the_place_where_services_look(tmp_path: Path) -> None:
-    used, other = tmp_path / "predictor", tmp_path / "other"
-    assert next_step("org/model", tmp_path, used) == f"{used} is written. Next: dilaserve up --model org/model"
-    assert f"Next: copy it to {used}, then dilaserve up" in next_step("org/model", tmp_path, other)
+def test_the_text_ends_with_the_command_that_serves_the_predictor(
+    tiny_checkpoint_dir: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = f"--thresholds 0.004 --threads 1 --model {tiny_checkpoint_dir} --prompts {prompts} --out {tmp_path}"
+    assert run(["train-predictor", *options.split()]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(f"Next: dilaserve up --model {tiny_checkpoint_dir} --predictor {tmp_path}")
 
 
 @pytest.mark.parametrize(

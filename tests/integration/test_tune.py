@@ -47,9 +47,11 @@ def test_the_results_are_written_with_a_report_and_the_command_that_serves_them(
     assert card.version in report
     assert (out / "latency.png").stat().st_size > 1000
     assert (out / "thresholds.png").stat().st_size > 1000
-    command = capsys.readouterr().out.splitlines()[-1].strip()
+    shown = capsys.readouterr().out
+    assert "warning: 0 % exact match at threshold 0.9" in shown
+    command = shown.splitlines()[-1].strip()
     assert command.startswith("dilaserve up --model ")
-    assert f"--predictor {out}/predictor --profile {out}/profile.csv --thresholds 0.004,0.9 --slo" in command
+    assert f"--predictor {out}/predictor --profile {out}/profile.csv --thresholds 0.9 --slo" in command
     assert command in report
 
 

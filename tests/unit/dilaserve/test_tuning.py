@@ -21,7 +21,8 @@ THRESHOLDS = (0.5, 0.7, 0.9)
         ((0.90, 0.93, 0.94), (0.5, 0.7, 0.9)),
         ((0.80, 0.90, 0.94), (0.7, 0.9)),
         ((0.94, 0.80, 0.94), (0.9,)),  # a lower one that is good by chance is not kept
-        ((0.0, 0.0, 0.0), THRESHOLDS),
+        ((0.0, 0.0, 0.0), (0.9,)),
+        ((0.0, 0.02, 0.04), (0.7, 0.9)),
     ],
 )
 def test_thresholds_are_kept_down_to_the_first_loss(values: tuple[float, ...], expected: tuple[float, ...]) -> None:

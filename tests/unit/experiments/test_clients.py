@@ -29,6 +29,10 @@ def test_a_test_of_node_that_is_marked_but_passes_is_a_failure() -> None:
     assert outcome.failed == ["stream: no text", "object: it passes, or was skipped, but is marked: not served"]
 
 
+def test_a_client_whose_tests_are_not_found_has_failed() -> None:
+    assert sorted_by_result("<testsuites><testsuite/></testsuites>").failed == ["no test ran"]
+
+
 def test_a_reason_fits_in_a_cell() -> None:
     assert first_line("\n  a | b\nTraceback") == r"a \| b"
     assert len(first_line("x" * 1000)) == 200
