@@ -23,6 +23,7 @@ from shared.patterns.regex import UnknownSyntaxError, read_regex
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
+MAX_RUN_S = 4 * LARGE.seconds  # by the wall clock, also with a small budget: a busy machine starts programs slowly
 TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {LARGE.seconds:g} s to compile"
 ANCHOR = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<anchor>[\^$]|\\[Az])", re.DOTALL)
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
@@ -79,8 +80,7 @@ def _run(pattern: str) -> bytes:
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
         whole = rf"{program.BEGIN}(?:{pattern})\z".encode()
-        timeout_s = 4 * budget.seconds
-        ran = subprocess.run(command, input=whole, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603
+        ran = subprocess.run(command, input=whole, capture_output=True, timeout=MAX_RUN_S, check=False)  # noqa: S603
     except UnicodeEncodeError as error:
         raise BadInput(f"the pattern is not valid: {error.reason}") from None
     except subprocess.TimeoutExpired:  # of the wall clock: the machine is too busy, whatever the pattern
