@@ -17,7 +17,7 @@ import uvloop
 
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.body_budget import BodyBudget
+from services.gateway.api.request_body import BodyBudget
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
-from services.gateway.api.body_budget import BodyBudget
 from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.plan import BodyPlanner
+from services.gateway.api.request_body import BodyBudget
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError

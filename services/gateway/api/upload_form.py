@@ -7,8 +7,7 @@ from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from services.gateway.api.body_budget import BodyBudget
-from services.gateway.api.request_body import bounded
+from services.gateway.api.request_body import BodyBudget, bounded
 from services.gateway.errors import ApiError
 from services.gateway.stores.file_store import MAX_FILE_BYTES
 

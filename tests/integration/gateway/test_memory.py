@@ -15,7 +15,7 @@ import pytest
 
 from experiments.faults import memory_attacks
 from experiments.faults.memory_attacks import many_uploads, unfinished_bodies, unread_downloads
-from services.gateway.api.body_budget import BodyBudget
+from services.gateway.api.request_body import BodyBudget
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
