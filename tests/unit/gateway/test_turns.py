@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.turns import Turns
+from services.gateway.api.form_compiler import Turns
 
 
 async def order_of(owners: Sequence[str], leaving: frozenset[int] = frozenset(), long: str = "") -> list[str]:
