@@ -21,11 +21,12 @@ from services.gateway.api.completion_replies import ChatFormat, CompletionReplie
 from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import TextForms
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
-from services.gateway.api.plan import BodyPlanner, WantedCompletion
+from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import CallRules, ToolCall, ToolChoice, Tools, WithTools
 from services.gateway.api.tool_calls.use import ToolUse, call, turn
+from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import (
     MAX_BIASED_TOKENS,
     MAX_BLOCK_LENGTH,
