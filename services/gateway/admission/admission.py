@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import Request as HttpRequest
+from msgspec.structs import replace
 
 from services.gateway.admission.key_use import KeyUse
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import ApiError
-from services.gateway.inflight import BATCH_OWNER
+from services.gateway.inflight import BATCH_OWNER, Confirm, InFlightRequest
 from shared.api_keys import ANONYMOUS, ApiKey
 from shared.messages.requests import Request
 
@@ -90,16 +91,20 @@ class AdmissionController:
             self.check_concurrency(key, len(requests), field)
         self.check_choices(key, len(requests), field)
 
-    def admit(self, key: ApiKey) -> None:
-        """Call InFlightRequests.open of the cell next, without an await between, as that counts the request.
+    async def open(
+        self, key: ApiKey, request: Request, arrived_s: float, cell: CellContext, *, confirm: Confirm | None = None
+    ) -> InFlightRequest:
+        """Publish the request in the cell. No await is between the checks and InFlightRequests.open, which counts it.
 
-        Raises: ApiError 429 if a limit is reached.
+        Raises: ApiError 429 if a limit is reached; errors of InFlightRequests.open.
         """
         if key.concurrency is not None and self._total_of(key.key_id) >= key.concurrency:
             raise _limit_exceeded(_concurrency_limit(key.concurrency), RETRY_AFTER_S)
         if sum(each.inflight.count for each in self._cells) - self._count_of(BATCH_OWNER) >= self._max_active:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
+        request = replace(request, may_refuse=cell.sheds)
+        return await cell.inflight.open(request, key.key_id, arrived_s, confirm=confirm)
 
     def _total_of(self, key_id: str) -> int:
         """The key's requests in flight at all gateways."""

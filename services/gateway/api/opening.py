@@ -10,10 +10,8 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.plan import BodyPlan
 from services.gateway.api.request_models import ServedBody
-from services.gateway.cell_context import CellContext
-from services.gateway.inflight import Confirm, EndedRequest, InFlightRequest
+from services.gateway.inflight import EndedRequest, InFlightRequest
 from services.gateway.model_cells import ModelCells
-from shared.api_keys import ApiKey
 from shared.errors import RetryLater, StorageFull
 from shared.messages.requests import Request as QueuedRequest
 from shared.retry import retry
@@ -35,7 +33,7 @@ async def open_all(
     try:
         for index, request in enumerate(plan.requests):
             if as_sent is None:
-                opened.append(await model.offer(partial(_open, context, key, request, start_s)))
+                opened.append(await model.offer(partial(context.admission.open, key, request, start_s)))
             else:
                 open_one = partial(_open_keyed, context, model, http, as_sent, index, request, start_s)
                 opened.append(await _open_in_time(model, open_one))
@@ -46,21 +44,6 @@ async def open_all(
             inflight.close()
         raise
     return opened
-
-
-async def _open(
-    context: AppContext,
-    key: ApiKey,
-    request: QueuedRequest,
-    start_s: float,
-    cell: CellContext,
-    *,
-    confirm: Confirm | None = None,
-) -> InFlightRequest:
-    """Admit the request, and publish it in the cell."""
-    context.admission.admit(key)
-    request = replace(request, may_refuse=cell.sheds)
-    return await cell.inflight.open(request, key.key_id, start_s, confirm=confirm)
 
 
 async def _open_keyed(
@@ -77,7 +60,8 @@ async def _open_keyed(
     owner = key.key_id + (f"#{index}" if index else "")
     name = http.headers["Idempotency-Key"]
     request_id, cell, confirm = await model.claimed(owner, name, http.url.path, as_sent)
-    return await _open(context, key, replace(request, request_id=request_id), start_s, cell, confirm=confirm)
+    named = replace(request, request_id=request_id)
+    return await context.admission.open(key, named, start_s, cell, confirm=confirm)
 
 
 async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
