@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyomo.environ as pyo
 import pytest
@@ -67,9 +68,11 @@ def test_a_plan_is_optimal_only_if_each_objective_is() -> None:
         assert (plan.mean_threshold_gap, plan.slack_gap) == (mixed[0].gap, mixed[1].gap)
 
 
+@pytest.mark.parametrize("faster", [1, 100])  # less than a step per request, for a model that is 100 times faster
 @pytest.mark.parametrize("seed", range(0, 40, 8))
-def test_the_planned_steps_write_the_whole_output(seed: int) -> None:
+def test_the_planned_steps_write_the_whole_output(seed: int, faster: int) -> None:
     p = small_input(seed, cached=False)
+    p = replace(p, T=faster * p.T)
     plan = find_capacity(p, 60)
     if isinstance(plan, Capacity):
         tokens = dict(zip(map(str, map(float, p.thresholds)), p.T, strict=True))

@@ -57,6 +57,17 @@ def matches_in_time(pattern: str, text: str) -> bool | None:
         return None
 
 
+@pytest.mark.parametrize("code", [0xD7FF, 0xE000, 0x10FFFF])
+def test_an_escape_is_the_character_of_its_code(code: int) -> None:
+    assert re.fullmatch(grammar_pattern(f'root ::= "\\U{code:08X}"'), chr(code))
+
+
+@pytest.mark.parametrize("code", [0xD800, 0xDFFF, 0x110000])
+def test_an_escape_of_no_character_is_refused(code: int) -> None:
+    with pytest.raises(BadInput, match="an invalid escape"):
+        grammar_pattern(f'root ::= "\\U{code:08X}"')
+
+
 @settings(max_examples=30)
 @given(GRAMMARS, st.integers(0, 9))
 def test_every_text_of_a_grammar_up_to_the_depth_matches_its_pattern(grammar: str, seed: int) -> None:
