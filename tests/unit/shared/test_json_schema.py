@@ -180,6 +180,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "array", "uniqueItems": True, "minItems": 2}, "uniqueItems is supported for items with enum"),
     ({"type": "object", "minProperties": 10**9}, "minProperties is supported up to 50"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported if"),
+    ({"oneOf": [{"type": "null"}, {"enum": ["a"]}]}, "oneOf is supported if"),  # the second has no type
     ({"allOf": [{"type": "string"}, {"type": "null"}]}, "no instance"),
     ({"enum": 3}, "enum must be a list"),
     ({"contains": {}, "minContains": 10**9}, "minContains is supported up to 50"),
@@ -251,6 +252,13 @@ def test_the_usual_instances_of_a_schema_match_its_pattern(text: str) -> None:
     assert automaton.accepting[state]
 
 
+def test_no_space_of_python_or_ecmascript_is_another_character() -> None:
+    others = automaton_of(schema_part({"type": "string", "pattern": r"^\S$"}))
+    characters = [chr(code) for code in (0x20, 0x21, *range(0xA0, 0x3100), *range(0xFE00, 0x10000))]
+    refused = {each for each in characters if not others.accepts(f'"{each}"')}
+    assert refused == {each for each in characters if each.isspace() or each == "\ufeff"}
+
+
 def test_any_json_object_is_an_object_of_few_levels() -> None:
     automaton, random = automaton_of(object_part()), Random(1)
     for _ in range(50):
@@ -281,6 +289,7 @@ def test_schemas_of_several_fields_share_the_limits() -> None:
 @pytest.mark.parametrize(
     ("schema", "accepted", "refused"),
     [
+        ({"type": "string", "pattern": "^(?=.*a)(?!b)[abc]{2}$"}, ["ab", "ca"], ["cc", "ba"]),
         ({"type": "string", "allOf": [{"maxLength": 3}, {"maxLength": 5}]}, ["", "abc"], ["abcd", "abcdef"]),
         ({"type": "string", "allOf": [{"minLength": 2}, {"minLength": 1}]}, ["ab"], ["", "a"]),
         ({"type": "integer", "allOf": [{"maximum": 9}, {"maximum": 40}]}, [9, -1], [10, 40]),

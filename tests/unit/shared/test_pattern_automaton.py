@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.errors import BadInput, RetryLater
 from shared.patterns import automaton
 from shared.patterns.automaton import compile_pattern, without_anchors
-from shared.patterns.byte_automaton import MAX_STATES, PatternAutomaton, longest_text
+from shared.patterns.byte_automaton import MAX_STATES, PatternAutomaton, longest_text, read_automaton
 from shared.patterns.compile import END, useful
 from shared.patterns.compile_budget import LARGE, Budget, BudgetExceeded, limited_to
 from tests.support.pattern_texts import draw_text
@@ -41,6 +41,15 @@ def test_every_text_that_the_automaton_gives_matches(pattern: str) -> None:
     for _ in range(30):
         text = draw_text(automaton, random)
         assert re.fullmatch(pattern, text), text
+
+
+@pytest.mark.parametrize("pattern", ["a{2,}b", "a{3,70}b", "(^a|b{5,300})c", "é+|b"])
+def test_an_automaton_is_read_as_it_was_written(pattern: str) -> None:
+    automaton = compile_pattern(pattern)
+    found = read_automaton(automaton.written())
+    for name in ("next_state", "accepting", "loop", "counts"):
+        assert getattr(found, name).tolist() == getattr(automaton, name).tolist()
+    assert found.bounds == automaton.bounds
 
 
 def test_every_state_is_reached_and_leads_to_an_end() -> None:
