@@ -61,6 +61,16 @@ test("mistralai_node: chat and models", async () => {
   assert.equal((await client.models.list()).data[0].id, model);
 });
 
+test("openai_agents_node: chat and responses", async () => {
+  const { Agent, OpenAIProvider, Runner, setTracingDisabled } = await import("@openai/agents");
+  setTracingDisabled(true);
+  for (const useResponses of [false, true]) {
+    const runner = new Runner({ modelProvider: new OpenAIProvider({ baseURL: url, apiKey: "any", useResponses }) });
+    const found = await runner.run(new Agent({ name: "a", model }), prompt);
+    assert.match(found.finalOutput, ANSWER);
+  }
+});
+
 test("promptfoo: evaluate", async () => {
   process.env.PROMPTFOO_DISABLE_TELEMETRY = "1";
   const { default: promptfoo } = await import("promptfoo");
