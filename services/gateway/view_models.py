@@ -18,7 +18,4 @@ class List(ResponseModel, Generic[T]):
 
 
 class Page(List[T]):
-    """`total`: of all pages, where it is known."""
-
     has_more: bool
-    total: int | None = None

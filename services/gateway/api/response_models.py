@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import asdict
 from pydantic import Field
 
-from services.gateway.view_models import Ms, ResponseModel
+from services.gateway.view_models import Ms, Page, ResponseModel
 from shared.messages.requests import ActiveRequest, FinishReason, Outcome, OutcomeStatus
 
 
@@ -239,3 +239,7 @@ class UnfinishedRequest(ResponseModel):
 
 class Status(ResponseModel):
     status: str
+
+
+class RequestPage(Page[RequestSummary | UnfinishedRequest]):
+    total: int | None = Field(default=None, description="finished ones of all pages")

@@ -62,6 +62,7 @@ async def test_pages_follow_the_last_request_of_the_page_before(gateway: Running
     assert ([each["id"] for each in first["data"]], first["has_more"]) == (newest_first[:2], True)
     second = (await gateway.http.get(LIST, params={"limit": 2, "after": f"chatcmpl-{newest_first[1]}"})).json()
     assert ([each["id"] for each in second["data"]], second["has_more"]) == (newest_first[2:], False)
+    assert (first["total"], second["total"]) == (3, 3)
     unknown = await gateway.http.get(LIST, params={"after": "no-such"})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
 

@@ -16,6 +16,7 @@ from services.gateway.api.completion_replies import ChatFormat, TextFormat, usag
 from services.gateway.api.paging import page_after
 from services.gateway.api.request_filter import RequestFilter
 from services.gateway.api.response_models import (
+    RequestPage,
     RequestSummary,
     Serving,
     StoredRequest,
@@ -29,7 +30,6 @@ from services.gateway.console.cluster_monitor import end_s
 from services.gateway.errors import ApiError, not_found
 from services.gateway.inflight import find_active, find_outcome
 from services.gateway.stores.conversations import ID_PREFIX as RESPONSE_ID_PREFIX
-from services.gateway.view_models import Page
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus
 from shared.errors import RetryLater
@@ -43,9 +43,7 @@ def request_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/requests")
 
     @router.get("", response_model_exclude_unset=True)
-    async def list_requests(
-        http: Request, wanted: Annotated[RequestFilter, Query()]
-    ) -> Page[RequestSummary | UnfinishedRequest]:
+    async def list_requests(http: Request, wanted: Annotated[RequestFilter, Query()]) -> RequestPage:
         """The API key's most recently finished requests, newest first, or with the status `in_progress` those that
         wait or run, the first that arrived first; an operator's key lists those of all keys."""
         viewer = key_of(http)
@@ -59,14 +57,14 @@ def request_routes(context: AppContext) -> APIRouter:
             unfinished: list[RequestSummary | UnfinishedRequest] = [
                 UnfinishedRequest.of(each) for each in active[: wanted.limit]
             ]
-            return Page(object="list", data=unfinished, has_more=has_more)
+            return RequestPage(object="list", data=unfinished, has_more=has_more)
         of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
         ended = list(merge(*of_cells, key=end_s, reverse=True))
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
         if wanted.id and not outcomes:
             outcomes = await _older(context, http, wanted)
         summaries: list[RequestSummary | UnfinishedRequest] = [RequestSummary(**_fields(each)) for each in outcomes]
-        return Page(object="list", data=summaries, has_more=has_more, total=len(ended))
+        return RequestPage(object="list", data=summaries, has_more=has_more, total=len(ended))
 
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(http: Request, name: str) -> StoredRequest | UnfinishedRequest:
