@@ -4,6 +4,7 @@ environment."""
 import asyncio
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 URL = os.environ["OPENAI_BASE_URL"]
@@ -198,7 +199,6 @@ def run_command(*command: str, **environ: str) -> str:
     import subprocess
     import sys
     import tempfile
-    from pathlib import Path
 
     with tempfile.TemporaryDirectory() as home:
         for name, value in environ.items():
@@ -223,6 +223,20 @@ def test_llm() -> None:
 def test_shell_gpt() -> None:
     variables = {"API_BASE_URL": URL, "DEFAULT_MODEL": "demo-block", "OPENAI_USE_FUNCTIONS": "false"}
     assert "answer is" in run_command("sgpt", "--no-cache", QUESTION, **variables)  # it adds a system message
+
+
+def test_locust(tmp_path: Path) -> None:
+    file = tmp_path / "load.py"
+    body = {"model": "demo-block", "messages": MESSAGES, "max_tokens": 64}
+    file.write_text(
+        "from locust import HttpUser, task\n"
+        "class User(HttpUser):\n"
+        "    @task\n"
+        f"    def ask(self): self.client.post('/v1/chat/completions', json={body})\n"
+    )
+    options = ("--headless", "--users", "2", "--spawn-rate", "2", "--run-time", "4s", "--host", SERVER, "--json")
+    shown = run_command("locust", *options, "--locustfile", str(file))  # its status is 1 if a request fails
+    assert re.search(r'"num_requests": [1-9]', shown)
 
 
 def test_mirascope() -> None:
