@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from services.gateway.api.tool_calls.call_syntax import Turn
+from services.gateway.api.chat_turns import Turn
 from shared.arrays import Int32
 from shared.text import TextModel
 from shared.tokenizer import LONG_TEXT

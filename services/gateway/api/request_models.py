@@ -4,7 +4,7 @@ Lists fail at their first wrong item, as reporting a hundred thousand would bloc
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -17,15 +17,15 @@ from pydantic import (
 )
 
 from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
+from services.gateway.api.chat_turns import Turn, call, turn
 from services.gateway.api.completion_replies import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import TextForms
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Prompt
-from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import CallRules, ToolCall, ToolChoice, Tools, WithTools
-from services.gateway.api.tool_calls.use import ToolUse, call, turn
+from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import (
     MAX_BIASED_TOKENS,
@@ -180,6 +180,15 @@ class ServedBody(Lenient):
 PASSED = [name for name in Request.__struct_fields__ if name in ServedBody.model_fields]
 
 
+class Asked(NamedTuple):
+    """The prompts of a completion, with the tools that the model may call."""
+
+    prompts: Sequence[Prompt]
+    tools: ToolUse
+    format_of: Callable[[str], TextFormat]  # of the reply, by the id of the first request
+    left_out: Sequence[str] = ()  # fields without effect on this model
+
+
 class CompletionBody(ServedBody, TextForms):
     """Fields of both kinds of completion."""
 
@@ -217,20 +226,18 @@ class CompletionBody(ServedBody, TextForms):
         """The text before a choice of this prompt."""
         return ""
 
-    def _wanted(
-        self,
-        text: TextModel,
-        prompts: Sequence[Prompt],
-        tools: ToolUse,
-        format_of: Callable[[str], TextFormat],
-        left_out: Sequence[str] = (),
-    ) -> WantedCompletion:
-        """`format_of`: that of the reply, by the id of the first request. `left_out`: fields without effect on this
-        model."""
+    def asked(self, planner: BodyPlanner) -> Asked:
+        """The prompts, the tools and the format of the reply. Raises: BadInput naming the wrong field."""
+        raise NotImplementedError
+
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
+        text, n, limit, passed = planner.text, self.n or 1, self.limit, self.passed()
+        suffix, alternatives = self.given_suffix, self.alternatives
+        asked = self.asked(planner)
 
         def replies(request_id: str, created_s: float) -> CompletionReplies:
-            form, options = format_of(request_id), self.stream_options or StreamOptions()
-            echoes = [self.echo_of(prompt, text) for prompt in prompts]
+            form, options = asked.format_of(request_id), self.stream_options or StreamOptions()
+            echoes = [self.echo_of(prompt, text) for prompt in asked.prompts]
             head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s), "model": self.model}
             if self.service_tier is not None:
                 head["service_tier"] = "default" if self.service_tier == "auto" else self.service_tier
@@ -238,29 +245,29 @@ class CompletionBody(ServedBody, TextForms):
                 form,
                 head,
                 text,
-                alternatives=self.alternatives,
-                echoes=[echo for echo in echoes for _ in range(self.n or 1)],
-                choices_per_prompt=self.n or 1,
+                alternatives=alternatives,
+                echoes=[echo for echo in echoes for _ in range(n)],
+                choices_per_prompt=n,
                 include_usage=options.include_usage,
                 continuous_usage=options.continuous_usage_stats,
             )
 
         return WantedCompletion(
-            prompts=prompts,
+            prompts=asked.prompts,
             prompt_field=self.prompt_field,
-            n=self.n or 1,
-            limit=self.limit,
-            passed=self.passed(),
-            tools=tools,
+            n=n,
+            limit=limit,
+            passed=passed,
+            tools=asked.tools,
             replies=replies,
             stop=self.stop or (),
             forms=self.forms(),
             labels=self.labels(),
-            suffix=self.given_suffix,
+            suffix=suffix,
             template=self.template,
-            alternatives=self.alternatives,
+            alternatives=alternatives,
             canvas=bool(self.canvas),
-            left_out=left_out,
+            left_out=asked.left_out,
         )
 
     @model_validator(mode="after")
@@ -301,11 +308,12 @@ class ChatBody(CompletionBody, WithTools):
     def alternatives(self) -> int | None:
         return self.top_logprobs or 0 if self.logprobs else None
 
-    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        text, tools, options = planner.text, self.tool_use(planner.syntax), self.chat_template_kwargs or {}
-        prompt = tools.chat([message.turn() for message in self.messages], options=options)
-        unread = [f"chat_template_kwargs.{name}" for name in options if not text.template_reads(name)]
-        return self._wanted(text, [prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
+    def asked(self, planner: BodyPlanner) -> Asked:
+        turns, options = [message.turn() for message in self.messages], self.chat_template_kwargs or {}
+        tools = self.tool_use(planner.syntax)
+        unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
+        prompt = tools.chat(turns, options=options)
+        return Asked([prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
 
     @property
     def choice(self) -> CallRules:
@@ -345,8 +353,8 @@ class TextBody(CompletionBody):
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
         return cast("list[Prompt]", self.prompt if several else [self.prompt])
 
-    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        return self._wanted(planner.text, self._prompts(), ToolUse(planner.syntax), lambda _: self.reply_format())
+    def asked(self, planner: BodyPlanner) -> Asked:
+        return Asked(self._prompts(), ToolUse(planner.syntax), lambda _: self.reply_format())
 
     def echo_of(self, prompt: Prompt, text: TextModel) -> str:
         if not self.echo:

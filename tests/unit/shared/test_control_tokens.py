@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from services.gateway.api.chat_turns import call, turn
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
-from services.gateway.api.tool_calls.use import ToolUse, UsableTool, call, turn
+from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.errors import BadInput
 from shared.text import TextModel
 

@@ -8,15 +8,15 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.anthropic_messages.tools import Block, MessageToolChoice, MessageTools, read_blocks, turns_of
 from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.chat_turns import Turn, turn
 from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Chat
 from services.gateway.api.request_models import MaxTokens, ServedBody, StopStrings
-from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import CallRules, WithTools
-from services.gateway.api.tool_calls.use import ToolUse, turn
+from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 
 CALLS_AND_RESULTS = {"tool_use": "assistant", "tool_result": "user"}  # the role of a message that may have them

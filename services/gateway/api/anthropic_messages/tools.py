@@ -7,11 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.chat_turns import Turn, call, turn
 from services.gateway.api.content import MAX_KIND_LENGTH, TextOrParts, TextPart, check_parts, joined
 from services.gateway.api.other_fields import OrLeftOut, leaving_out
-from services.gateway.api.tool_calls.call_syntax import Turn
 from services.gateway.api.tool_calls.models import MAX_TOOLS, CallRules, NamedFunction
-from services.gateway.api.tool_calls.use import call, turn
 
 
 class MessageTool(NamedFunction):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from services.gateway.api.chat_turns import Turn, turn
 from services.gateway.api.completion_replies import Json, Replies, serving
 from services.gateway.api.openai_decisions.questions import AnyQuestion
 from services.gateway.api.openai_responses.body import InputItems, turns_of
@@ -14,8 +15,7 @@ from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import MAX_CHOICES, ServedBody
 from services.gateway.api.token_logprobs import TokenLogprobs
-from services.gateway.api.tool_calls.call_syntax import Turn
-from services.gateway.api.tool_calls.use import ToolUse, turn
+from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import Outcome
 from shared.text import TextModel

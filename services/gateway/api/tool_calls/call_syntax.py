@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from services.gateway.api.chat_turns import Turn
 from services.gateway.api.tool_calls.call_text import SPACE, CallReader
 from services.gateway.api.tool_calls.gemma_arguments import gemma_arguments
 from shared.errors import BadInput
@@ -26,7 +27,6 @@ from shared.patterns.parts import (
 )
 from shared.patterns.regex import read_regex
 
-Turn = Mapping[str, Any]  # a message as chat templates take it
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 GEMMA_OPENING, GEMMA_CLOSING = "<|tool_call>", "<tool_call|>"
 GEMMA_THOUGHT = re.compile(r"<\|channel>.*?(?:<channel\|>|\Z)", re.DOTALL)

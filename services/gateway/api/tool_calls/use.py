@@ -1,20 +1,17 @@
 """Writes the tools of a body into its prompt and its pattern, and finds the calls in its reply."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic_core import from_json
-
+from services.gateway.api.chat_turns import Turn
 from services.gateway.api.prompts import Chat
-from services.gateway.api.tool_calls.call_syntax import CallSyntax, Turn, call_form
+from services.gateway.api.tool_calls.call_syntax import CallSyntax, call_form
 from services.gateway.api.tool_calls.call_text import ReadText
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_parts
 from shared.patterns.parts import FormPart
 from shared.patterns.schema_keywords import ASSERTIONS
-from shared.tokenizer import ROLES
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 NO_RULES = {"type", "properties", "required", "additionalProperties"}  # of arguments that declare no properties
@@ -117,22 +114,3 @@ class ToolUse:
             return ReadText((text,) if text else ())
         found = self.syntax.reader.read(text, is_whole=is_whole)
         return found if self.several else found.with_one_call()
-
-
-def turn(role: str, content: str, calls: Sequence[Turn] = (), result_of: str | None = None) -> dict[str, Any]:
-    """A message as chat templates take it. `calls`: of tools; `result_of`: the id of the call with this result."""
-    made: dict[str, Any] = {"role": ROLES.get(role, role), "content": content}
-    if calls:
-        made["tool_calls"] = list(calls)
-    if result_of is not None:
-        made["tool_call_id"] = result_of
-    return made
-
-
-def call(call_id: str, name: str, arguments: Any) -> Turn:
-    """A call of a turn. `arguments`: a value, which chat templates write as JSON, or JSON; a text that is no JSON stays
-    as it is."""
-    if isinstance(arguments, str):
-        with suppress(ValueError):
-            arguments = from_json(arguments)
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
