@@ -1,7 +1,7 @@
 """The parts of one gateway, which its routes share."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.admission.admission import AdmissionController
@@ -9,6 +9,7 @@ from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_body import BodyBudget
 from services.gateway.api.serving_fields import ServingTables
+from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.metrics import GatewayMetrics
@@ -22,6 +23,7 @@ from shared.errors import RetryLater
 @dataclass(frozen=True, slots=True)
 class AppContext:
     models: Sequence[ModelCells]
+    syntaxes: Mapping[str, CallSyntax]  # how each model calls tools
     admission: AdmissionController
     files: FileStore
     batches: BatchStore
@@ -57,7 +59,7 @@ class AppContext:
 
     def planner(self, model: ModelCells, key: ApiKey) -> BodyPlanner:
         """The parts that plan a body of this key."""
-        return BodyPlanner(model.text, self.patterns, key, model.conversations)
+        return BodyPlanner(model.text, self.syntaxes[model.name], self.patterns, key, model.conversations)
 
     def cells_of(self, model: str) -> ModelCells:
         """The cells that serve a model. Raises: ApiError 404 if none does."""

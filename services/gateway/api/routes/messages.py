@@ -12,7 +12,6 @@ from services.gateway.api.openapi import json_body, streamed
 from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.prompts import encode_prompt
 from services.gateway.api.request_body import read_body
-from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 
 MESSAGES_PATH = "/v1/messages"
 
@@ -32,7 +31,7 @@ def message_routes(context: AppContext) -> APIRouter:
         async with read_body(request, CountTokensBody, context.bodies) as body:
             response.headers.update(ignored_header(body))
             text = context.cells_of(body.model).text
-            chat = body.chat(body.tool_use(find_call_syntax(text.tool_template)))
+            chat = body.chat(body.tool_use(context.syntaxes[body.model]))
             return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
 
     return router

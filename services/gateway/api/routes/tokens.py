@@ -9,7 +9,6 @@ from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.prompts import encode_prompt, unblocked
 from services.gateway.api.request_body import read_body
 from services.gateway.api.token_models import DetokenizeBody, DetokenizedText, TokenizeBody, TokenList
-from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 
 
 def token_routes(context: AppContext) -> APIRouter:
@@ -22,7 +21,7 @@ def token_routes(context: AppContext) -> APIRouter:
         async with read_body(http, TokenizeBody, context.bodies) as body:
             response.headers.update(ignored_header(body))
             text = context.cells_of(body.model).text
-            prompt, field = body.given(find_call_syntax(text.tool_template))
+            prompt, field = body.given(context.syntaxes[body.model])
             ids = await encode_prompt(prompt, text, field)
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 
