@@ -34,11 +34,11 @@ class TokenizeBody(WithTools):
 
     def given(self, syntax: CallSyntax) -> tuple[Prompt, str]:
         """The prompt, and its field."""
+        tools, options = self.tool_use(syntax), self.chat_template_kwargs
         if self.messages is None:
             return self.prompt or "", "prompt"
         turns, opens_reply = [message.turn() for message in self.messages], self.add_generation_prompt is not False
-        options = self.chat_template_kwargs
-        return self.tool_use(syntax).chat(turns, opens_reply=opens_reply, options=options), "messages"
+        return tools.chat(turns, opens_reply=opens_reply, options=options), "messages"
 
 
 class DetokenizeBody(Lenient):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import openai
+import pytest
 
 from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
@@ -151,3 +152,14 @@ async def test_tools_that_cannot_be_served_are_refused_by_name(gateway: RunningG
         error = reply.json()["error"]
         assert (error["param"], message in error["message"]) == (param, True), error
     assert gateway.scheduler.requests == []
+
+
+@pytest.mark.parametrize("given", [{"prompt": "a"}, {"messages": CHAT["messages"]}])
+async def test_the_tokenizer_refuses_tools_as_a_chat_does(gateway: RunningGateway, given: dict[str, Any]) -> None:
+    wrong = {"model": CHAT["model"], "tools": [ADD, ADD]}
+    replies = [
+        await gateway.http.post("/tokenize", json=wrong | given),
+        await gateway.http.post(PATH, json=CHAT | wrong),
+    ]
+    assert [reply.status_code for reply in replies] == [400, 400]
+    assert replies[0].json() == replies[1].json()

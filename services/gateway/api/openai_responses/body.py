@@ -144,10 +144,10 @@ class ResponseBody(ServedBody, WithTools):
         return self
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
+        tools = self.tool_use(planner.syntax)
         key, items = planner.key, [item for item in self.input if not isinstance(item, LeftOut)]
         if self.previous_response_id is not None:
             items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]
-        tools = self.tool_use(planner.syntax)
         system = [turn("system", self.instructions)] if self.instructions else []
         has_calls = any(item.kind.endswith("_call") for item in items)  # which a conversation cannot hold
         is_stored = key.stores_responses and self.store is not False and not has_calls

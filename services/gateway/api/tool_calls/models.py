@@ -4,9 +4,9 @@ and what the bodies of all APIs share."""
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
@@ -114,23 +114,7 @@ class WithTools(Lenient):
         return CallRules()
 
     def tool_use(self, syntax: CallSyntax) -> ToolUse:
-        """The tools that the model may call."""
-        return ToolUse.of(syntax, self._usable(), *self.choice)
-
-    def _usable(self) -> list[UsableTool]:
+        """The tools that the model may call. Raises: as ToolUse.of."""
         tools = enumerate(self.tools or ())
-        return [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
-
-    @model_validator(mode="after")
-    def _check_tools(self) -> Self:
-        names, (mode, named, _) = [tool.name for tool in self._usable()], self.choice
-        repeated = next((name for name in names if names.count(name) > 1), None)
-        if repeated is not None:
-            raise wrong_field("tools", f"has two functions with the name {repeated!r}")
-        if named is None and mode in (None, "none", "auto"):
-            return self
-        if not names:
-            raise wrong_field("tool_choice", "is only allowed with functions in tools")
-        if named is not None and named not in names:
-            raise wrong_field("tool_choice", f"names no function of tools; they are {', '.join(names)}")
-        return self
+        usable = [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
+        return ToolUse.of(syntax, usable, *self.choice)

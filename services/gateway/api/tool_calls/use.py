@@ -62,7 +62,18 @@ class ToolUse:
         cls, syntax: CallSyntax, tools: Sequence[UsableTool], mode: str | None, named: str | None, parallel: bool | None
     ) -> Self:
         """`mode`: none, auto (None) or required; `named`: the one tool that the client has chosen; `parallel` false: at
-        most one call."""
+        most one call.
+
+        Raises: BadInput naming the field if two tools have the same name, or none has the chosen one.
+        """
+        names = [tool.name for tool in tools]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise BadInput(f"tools has two functions with the name {repeated!r}", "tools")
+        if not names and (named is not None or mode == "required"):
+            raise BadInput("tool_choice is only allowed with functions in tools", "tool_choice")
+        if named is not None and named not in names:
+            raise BadInput(f"tool_choice names no function of tools; they are {', '.join(names)}", "tool_choice")
         if mode == "none":
             return cls(syntax)
         if named is not None:
