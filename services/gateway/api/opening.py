@@ -1,6 +1,5 @@
 """Admits and publishes the requests of a plan: all, or none."""
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from fastapi import Request
@@ -35,8 +34,7 @@ async def open_all(
             if as_sent is None:
                 opened.append(await model.offer(partial(context.admission.open, key, request, start_s)))
             else:
-                open_one = partial(_open_keyed, context, model, http, as_sent, index, request, start_s)
-                opened.append(await _open_in_time(model, open_one))
+                opened.append(await _open_keyed(context, model, http, as_sent, index, request, start_s))
         if plan.wanted.keep is not None:
             await plan.wanted.keep(opened[0].request.request_id, opened[0].cell)
     except BaseException:
@@ -55,18 +53,18 @@ async def _open_keyed(
     request: QueuedRequest,
     start_s: float,
 ) -> InFlightRequest:
-    """Admit and publish the request of choice `index` that the Idempotency-Key names, in the cell that has it."""
-    key = key_of(http)
+    """Admit and publish the request of choice `index` that the Idempotency-Key names, in the cell that has it.
+
+    Try again while the bus or the instances are unavailable, at most for KEYED_WAIT_S: the key ensures that the request
+    is served once. A full cell and a gateway that shuts down refuse it at once.
+    """
+    key, name = key_of(http), http.headers["Idempotency-Key"]
     owner = key.key_id + (f"#{index}" if index else "")
-    name = http.headers["Idempotency-Key"]
-    request_id, cell, confirm = await model.claimed(owner, name, http.url.path, as_sent)
-    named = replace(request, request_id=request_id)
-    return await context.admission.open(key, named, start_s, cell, confirm=confirm)
 
-
-async def _open_in_time(model: ModelCells, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
-    """Repeat `open_one` while the bus or the instances are unavailable, at most for KEYED_WAIT_S. The Idempotency-Key
-    ensures that the request is served once. A full cell and a gateway that shuts down refuse it at once."""
+    async def open_one() -> InFlightRequest:
+        request_id, cell, confirm = await model.claimed(owner, name, http.url.path, as_sent)
+        named = replace(request, request_id=request_id)
+        return await context.admission.open(key, named, start_s, cell, confirm=confirm)
 
     def is_passing(error: Exception) -> bool:
         is_full = isinstance(error, StorageFull)
