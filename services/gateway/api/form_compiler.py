@@ -128,7 +128,7 @@ class FormCompiler:
         try:
             async with self._small.turn(owner):
                 if known_as not in self._known:  # another request had the same form
-                    self._keep(known_as, await asyncio.to_thread(_small_form, form, or_calls))
+                    self._keep(known_as, await asyncio.to_thread(_text_form, form, or_calls, SMALL))
         except BudgetExceeded:
             async with self._large.turn(owner):
                 if known_as not in self._known:
@@ -143,13 +143,8 @@ class FormCompiler:
             self._known_characters -= FORM_SIZE + len(oldest.pattern)
 
 
-def _small_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
-    """Raises: BudgetExceeded if it is no small one; BadInput naming the wrong field."""
-    return _text_form(form, or_calls, SMALL)
-
-
 def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
-    """As `_small_form`, in a process of its own. Raises: BadInput naming the wrong field."""
+    """As `_text_form`, in a process of its own. Raises: BadInput naming the wrong field."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     try:
         return _text_form(form, or_calls, LARGE)
@@ -159,6 +154,7 @@ def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
 
 
 def _text_form(form: Form | None, or_calls: OrCalls | None, budget: Budget) -> TextForm:
+    """Raises: BudgetExceeded; BadInput naming the wrong field."""
     field, left_out = _field_of(form), list[str]()
     try:
         with limited_to(budget):
