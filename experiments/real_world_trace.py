@@ -41,6 +41,8 @@ STUDIES = {"reconfigure": TRACE, "step": STEP}  # their workloads
 LOW_LOAD_S = {TRACE: 45 * 60.0, STEP: STEP_S}  # the paper's low-load period is the trace's first 45 minutes
 SEEDS = (10, 11, 12, 13, 14)
 POLICIES: dict[str, PolicyName] = {"default policy": DEFAULT_POLICY, "DiLaServe": "paper"}
+BASELINES: dict[str, PolicyName] = {"INFaaS": "infaas", "Llumnix": "llumnix"}  # on the trace, not reconfigured
+BASELINE_THRESHOLD = 0.9  # as in the paper
 RECONFIGURED = ", reconfigured"
 PEAK_RPS = 20.0
 QUICK_REQUESTS = 8
@@ -71,24 +73,37 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def runs(study: str, seed: int) -> list[TraceRun]:
-    """The runs of a study: each policy without and with reconfiguration."""
+    """The runs of a study: each policy without and with reconfiguration, and on the trace the paper's baselines."""
     static = [
         TraceRun(system=name, policy=policy, seed=seed, workload=STUDIES[study]) for name, policy in POLICIES.items()
     ]
-    return static + [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
+    changed = [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
+    baselines = BASELINES if STUDIES[study] == TRACE else {}
+    return [
+        *static,
+        *changed,
+        *(TraceRun(system=name, policy=policy, seed=seed, workload=TRACE) for name, policy in baselines.items()),
+    ]
 
 
 def simulated(run: TraceRun, requests: int | None) -> StudyResult:
     """Simulate the first requests of the workload; None: all."""
     arriving = arrivals(run.workload, PEAK_RPS, np.random.default_rng(run.seed), DATA)
     arriving = first_requests(arriving, requests or len(arriving))
+    is_baseline = run.policy in BASELINES.values()
     scenario = Scenario(
         profile=read_profile(PROFILE),
         steps=read_steps(STEPS),
         instances=(1,) * 16,
-        settings=SchedulerSettings(model="simulated", policy=run.policy, cache="dual", margin_steps=MARGIN_STEPS),
+        settings=SchedulerSettings(
+            model="simulated",
+            policy=run.policy,
+            threshold=BASELINE_THRESHOLD if is_baseline else None,
+            cache="dual",
+            margin_steps=MARGIN_STEPS,
+        ),
         reconfiguration=SimulatedReconfiguration() if run.reconfigure else None,
-        predictor="trained",
+        predictor="one-shot" if is_baseline else "trained",
         seed=run.seed,
     )
     start_s = time.process_time()

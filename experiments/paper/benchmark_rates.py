@@ -3,10 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from experiments.paper.files import STEPS
 from experiments.paper.plots import Panels
 from experiments.paper.runs import Model, SimulationRun, System
 from experiments.paper.study import Case, Comparison, Study, main
-from experiments.paper.tables import Row, widest_gain
+from experiments.paper.tables import Row, number, widest_gain
+from simulator.steps_table import read_steps
 
 RATES = {"gsm8k": (10, 13, 16, 19), "mmlu-pro": (15, 19, 23, 27), "mbpp": (12, 15, 18, 21)}
 # Dream takes nearly twice the steps: rates around the one that the fixed threshold sustains
@@ -14,6 +18,8 @@ DREAM_RATES = {"gsm8k": (6, 7.5, 9, 10.5), "mmlu-pro": (9, 11, 13, 15), "mbpp": 
 MODELS: Mapping[Model, Mapping[str, tuple[float, ...]]] = {"LLaDA": RATES, "Dream": DREAM_RATES}
 SYSTEMS: tuple[System, ...] = ("DiLaServe", "Llumnix", "INFaaS")
 CONSTANTS = (0.7, 0.8)  # INFaaS has 0.9
+PAPER_LOSS = 0.015 / (0.9 - 0.7)  # share of the accuracy per unit of the threshold: the paper states 1.5 % to 0.7
+PAPER_ACCURACY = "accuracy by the paper's loss, %"
 IN_HAND = "DiLaServe, a step in hand"  # the others are as in the paper
 
 
@@ -39,11 +45,27 @@ def of_model(rows: Sequence[Row], model: Model) -> list[Row]:
     return [row for row in rows if str(row["model and benchmark"]).startswith(model)]
 
 
+def with_paper_accuracy(row: Row) -> Row:
+    """The row with its accuracy if this falls as the paper states from 0.9 to 0.7, and in proportion below."""
+    highest = float(read_steps(STEPS).accuracy_at(np.array([0.9]))[0])
+    return {**row, PAPER_ACCURACY: highest * (1 - PAPER_LOSS * (0.9 - number(row, "mean threshold")))}
+
+
 def compare(rows: Sequence[Row]) -> list[Comparison]:
-    llada, dream = of_model(rows, "LLaDA"), of_model(rows, "Dream")
+    llada, dream = [with_paper_accuracy(row) for row in of_model(rows, "LLaDA")], of_model(rows, "Dream")
     return [
         ("LLaDA: widest gain over INFaaS", "+55 points, accuracy -0.7 %", widest_gain(llada, "INFaaS")),
         ("LLaDA: widest gain over Llumnix", "+56.6 points, accuracy -0.9 %", widest_gain(llada, "Llumnix")),
+        (
+            "LLaDA: widest gain over INFaaS, with the loss of accuracy that the paper states",
+            "+55 points, accuracy -0.7 %",
+            widest_gain(llada, "INFaaS", accuracy=PAPER_ACCURACY),
+        ),
+        (
+            "LLaDA: widest over INFaaS for at most 1 point of that accuracy",
+            "the same",
+            widest_gain(llada, "INFaaS", least=-1.0, accuracy=PAPER_ACCURACY),
+        ),
         (
             "LLaDA: widest over Llumnix for at most 1 point of accuracy",
             "the same",
@@ -68,10 +90,13 @@ STUDY = Study(
     panels=Panels(x="RPS", y=("SLO attainment, %", "accuracy, %"), line="system", facet="model and benchmark"),
     compare=compare,
     verdict=(
-        "the gain in attainment is reproduced in virtual time, the loss of less than 1 % of accuracy is not: the "
-        "published accuracies fall more below 0.8 than the paper's own figure does"
+        "the gain in attainment is reproduced in virtual time. The loss of less than 1 % of accuracy is not with the "
+        "published accuracies, which fall more below 0.8 than the paper's; with the loss that the paper states, it is "
+        "at nearly its gain"
     ),
     remarks=(
+        "The loss that the paper states is 1.5 % from 0.9 to 0.7, in its introduction; below, the same slope is "
+        "assumed, and each run's mean threshold is weighted by tokens. "
         "Prompt lengths of the three benchmarks, 1,319 requests per run: all of GSM8K, a random part of MMLU-Pro and "
         "of three copies of MBPP. Accuracy is that of GSM8K in the steps table at the thresholds used, for all three. "
         "Dream's latency profile is LLaDA's model with Dream's dimensions (`experiments/latency_model.py` of commit "

@@ -48,9 +48,9 @@ class Gain:
     accuracy: float
 
 
-def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gain]:
-    """The gains of `system` over `than`, at each setting of both, in order."""
-    keys = ("SLO attainment, %", "accuracy, %")
+def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe", accuracy: str = "accuracy, %") -> list[Gain]:
+    """The gains of `system` over `than`, at each setting of both, in order; `accuracy` names its column."""
+    keys = ("SLO attainment, %", accuracy)
     return [
         Gain(*(number(better, key) - number(worse, key) for key in keys))
         for better, worse in product(pick(rows, system=system), pick(rows, system=than))
@@ -58,12 +58,14 @@ def gains(rows: Sequence[Row], than: str, system: str = "DiLaServe") -> list[Gai
     ]
 
 
-def widest_gain(rows: Sequence[Row], than: str, system: str = "DiLaServe", least: float = -inf) -> str:
+def widest_gain(
+    rows: Sequence[Row], than: str, system: str = "DiLaServe", least: float = -inf, accuracy: str = "accuracy, %"
+) -> str:
     """The widest gain in attainment where accuracy changes by at least `least` points, and that change."""
-    allowed = [gain for gain in gains(rows, than, system) if isnan(gain.accuracy) or gain.accuracy >= least]
+    allowed = [gain for gain in gains(rows, than, system, accuracy) if isnan(gain.accuracy) or gain.accuracy >= least]
     best = max(allowed, key=lambda gain: gain.attainment)
-    accuracy = "not known" if isnan(best.accuracy) else f"{best.accuracy:+.1f} points there"
-    return f"{best.attainment:+.1f} points, accuracy {accuracy}"
+    lost = "not known" if isnan(best.accuracy) else f"{best.accuracy:+.1f} points there"
+    return f"{best.attainment:+.1f} points, accuracy {lost}"
 
 
 def settings(row: Row) -> dict[str, Value]:

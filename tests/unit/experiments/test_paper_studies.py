@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.paper import controller, introduction, migration, reconfiguration
-from experiments.paper.benchmark_rates import MODELS
+from experiments.paper.benchmark_rates import MODELS, PAPER_ACCURACY, with_paper_accuracy
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, figures, run_lengths, workload
 from experiments.paper.study import Study, simulate_cases
@@ -29,6 +29,11 @@ def test_a_model_without_accuracies_has_gains_in_attainment_alone() -> None:
     rows = [row("DiLaServe", 1, 95, nan), row("INFaaS", 1, 40, nan)]
     assert widest_gain(rows, "INFaaS", least=-1.0) == "+55.0 points, accuracy not known"
     assert markdown(rows).count("| - |") == 2
+
+
+def test_the_papers_loss_is_one_and_a_half_percent_from_09_to_07() -> None:
+    highest, lower = (with_paper_accuracy({"mean threshold": threshold})[PAPER_ACCURACY] for threshold in (0.9, 0.7))
+    assert float(lower) == pytest.approx(0.985 * float(highest))
 
 
 def test_dream_takes_more_steps_than_llada_and_has_no_accuracy() -> None:
