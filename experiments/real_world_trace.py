@@ -1,4 +1,5 @@
-"""The gain and the cost of reconfiguration on 16 simulated GPUs: the paper's real-world trace, and a step of the load.
+"""The paper's real-world trace on 16 simulated GPUs: the systems, and what reconfiguration gains and costs, there and
+at a step of the load.
 
     python -m experiments.real_world_trace
 
@@ -35,13 +36,14 @@ from simulator.result import Records, summarize
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
 
-REPORT = Path("experiments/results/real_world_trace.md")  # below the directory of the output
 TRACE, STEP = "trace", "step"
-STUDIES = {"reconfigure": TRACE, "step": STEP}  # their workloads
+SYSTEMS = "systems"  # without reconfiguration
+STUDIES = {SYSTEMS: TRACE, "reconfigure": TRACE, "step": STEP}  # their workloads
+RESULTS = Path("experiments/results")
 LOW_LOAD_S = {TRACE: 45 * 60.0, STEP: STEP_S}  # the paper's low-load period is the trace's first 45 minutes
 SEEDS = (10, 11, 12, 13, 14)
 POLICIES: dict[str, PolicyName] = {"default policy": DEFAULT_POLICY, "DiLaServe": "paper"}
-BASELINES: dict[str, PolicyName] = {"INFaaS": "infaas", "Llumnix": "llumnix"}  # on the trace, not reconfigured
+BASELINES: dict[str, PolicyName] = {"INFaaS": "infaas", "Llumnix": "llumnix"}
 BASELINE_THRESHOLD = 0.9  # as in the paper
 RECONFIGURED = ", reconfigured"
 PEAK_RPS = 20.0
@@ -73,17 +75,14 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def runs(study: str, seed: int) -> list[TraceRun]:
-    """The runs of a study: each policy without and with reconfiguration, and on the trace the paper's baselines."""
+    """The runs of a study: each policy and baseline, or each policy without and with reconfiguration."""
+    policies = POLICIES | (BASELINES if study == SYSTEMS else {})
     static = [
-        TraceRun(system=name, policy=policy, seed=seed, workload=STUDIES[study]) for name, policy in POLICIES.items()
+        TraceRun(system=name, policy=policy, seed=seed, workload=STUDIES[study]) for name, policy in policies.items()
     ]
-    changed = [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
-    baselines = BASELINES if STUDIES[study] == TRACE else {}
-    return [
-        *static,
-        *changed,
-        *(TraceRun(system=name, policy=policy, seed=seed, workload=TRACE) for name, policy in baselines.items()),
-    ]
+    if study == SYSTEMS:
+        return static
+    return static + [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
 
 
 def simulated(run: TraceRun, requests: int | None) -> StudyResult:
@@ -181,41 +180,50 @@ def _difference(static: Sequence[StudyResult], changed: Sequence[StudyResult]) -
     )
 
 
-def run(out: Path, *, quick: bool, seeds: Sequence[int] = SEEDS) -> None:
-    """Run the studies below the directory, from the finished runs in its build/paper, and write the report."""
+def run(out: Path, *, quick: bool, seeds: Sequence[int] = SEEDS, studies: Sequence[str] = tuple(STUDIES)) -> None:
+    """Run the studies below the directory, from the finished runs in its build/paper, and write a report for each."""
     progress = out / "build" / "paper" / "real_world_trace.json"
     done = {} if quick else read_runs(progress, dict[str, StudyResult]) or {}
-    (out / REPORT).parent.mkdir(parents=True, exist_ok=True)
-    report = Report("Reconfiguration on 16 simulated GPUs")
-    for name in STUDIES:
+    for name in studies:
+        report = Report(f"The real-world trace: {name}")
         found: dict[str, list[StudyResult]] = {}
         for seed in seeds[: 1 if quick else None]:
             for one in runs(name, seed):
-                key = f"{name}: {one.system}, seed {seed}"
+                key = f"{one.workload}: {one.system}, seed {seed}"
                 if key not in done:
                     done[key] = simulated(one, QUICK_REQUESTS if quick else None)
                     write_runs(progress, done)
                 print(f"{key}: {100 * done[key].result['slo_attainment']:.2f} %", file=sys.stderr, flush=True)
                 found.setdefault(one.system, []).append(done[key])
-        report.add(f"## {name}", table(found), by_seed(found), cost_of_reconfiguration(found))
+        report.add(table(found), by_seed(found), cost_of_reconfiguration(found))
         timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
-        write_figure(out / REPORT.with_name(picture(name)), draw_timelines(timelines))
-    report.write(out / REPORT)
+        (out / report_of(name)).parent.mkdir(parents=True, exist_ok=True)
+        write_figure(out / picture_of(name), draw_timelines(timelines))
+        report.write(out / report_of(name))
 
 
-def picture(study: str) -> str:
-    """The name of the file of a study's timelines."""
-    return f"real_world_trace_{study}.png"
+def report_of(study: str) -> Path:
+    """The file of a study's report, below the directory of the output."""
+    return RESULTS / f"real_world_trace_{study}.md"
+
+
+def picture_of(study: str) -> Path:
+    """The file of the timelines of a study's first seed."""
+    return report_of(study).with_suffix(".png")
 
 
 def main(
     *,
     seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated.")] = ",".join(map(str, SEEDS)),
+    studies: Annotated[str, typer.Option(help="Studies, comma-separated.")] = ",".join(STUDIES),
     quick: Quick = False,
     out: Out = None,
 ) -> None:
-    """Run both studies, and write the report and the plots. Runs finished before, in build/paper, are not repeated."""
-    run(place(quick=quick, out=out), quick=quick, seeds=tuple(map(int, seeds.split(","))))
+    """Run the studies, and write the reports and the plots. Runs finished before, in build/paper, are not repeated."""
+    names = tuple(studies.split(","))
+    if unknown := set(names) - STUDIES.keys():
+        raise typer.BadParameter(f"no study {', '.join(sorted(unknown))}; accepted: {', '.join(STUDIES)}")
+    run(place(quick=quick, out=out), quick=quick, seeds=tuple(map(int, seeds.split(","))), studies=names)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from experiments import real_world_trace
-from experiments.paper.real_world import VERDICT, policies, reconfiguration
+from experiments.paper.real_world import VERDICT, policies, study
 from experiments.paper.study import Out, Quick, Study, place
 from experiments.report import markdown_table
 
@@ -53,9 +53,9 @@ def main(
     directory = place(quick=quick, out=out)
     if not stored:
         real_world_trace.run(directory, quick=quick)
-        for study in studies():
-            print(f"\n{study.title}", flush=True)
-            study.run(directory, quick=quick)
+        for each in studies():
+            print(f"\n{each.title}", flush=True)
+            each.run(directory, quick=quick)
     report = directory / "docs" / "paper.md"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(page(directory), encoding="utf-8")
@@ -68,12 +68,12 @@ def studies() -> Sequence[Study]:
 
 def page(directory: Path) -> str:
     """The text of docs/paper.md, with the figures stored below the directory."""
-    rows = [("Real-world workload", VERDICT), *((study.title, study.verdict) for study in studies()), *WITHOUT_STUDY]
+    rows = [("Real-world workload", VERDICT), *((each.title, each.verdict) for each in studies()), *WITHOUT_STUDY]
     overview = markdown_table(("table or figure", "verdict"), rows)
     first = INTRODUCTION.read_text("utf-8").format(
-        overview=overview, policies=policies(), reconfiguration=reconfiguration(directory)
+        overview=overview, policies=policies(), **{name: study(directory, name) for name in real_world_trace.STUDIES}
     )
-    return "\n".join([first, *(study.section(directory) for study in studies())])
+    return "\n".join([first, *(each.section(directory) for each in studies())])
 
 
 if __name__ == "__main__":

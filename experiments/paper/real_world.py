@@ -1,4 +1,4 @@
-"""The report's parts on the real-world trace: the stored runs of the policies, and the report on reconfiguration."""
+"""The report's parts on the real-world trace: the stored runs of the policies, and the reports on 16 instances."""
 
 from pathlib import Path
 from statistics import fmean
@@ -7,7 +7,7 @@ from experiments.policies.points import POINTS
 from experiments.policies.rows import SYSTEMS
 from experiments.policies.runs import Run
 from experiments.policies.store import RunStore
-from experiments.real_world_trace import REPORT, STUDIES, picture
+from experiments.real_world_trace import picture_of, report_of
 from experiments.report import RESULTS, markdown_table
 
 VERDICT = (
@@ -38,10 +38,10 @@ def policies() -> str:
     return markdown_table(["system", "SLO attainment, %", "accuracy, %", "mean latency, s", "P99, s"], rows)
 
 
-def reconfiguration(directory: Path) -> str:
-    """The report below the directory without its title, and its pictures."""
-    report = directory / REPORT
+def study(directory: Path, name: str) -> str:
+    """The report of a study below the directory without its title, and its picture."""
+    report = directory / report_of(name)
     if not report.exists():
         return "Not run yet."
-    text = report.read_text("utf-8").partition("\n\n")[2].replace("\n## ", "\n#### ")
-    return "\n".join([text, *(f"![{name}](../{REPORT.parent}/{name})\n" for name in map(picture, STUDIES))]).strip()
+    text = report.read_text("utf-8").partition("\n\n")[2].strip()
+    return f"{text}\n\n![{name}](../{picture_of(name)})"

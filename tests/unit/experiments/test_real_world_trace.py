@@ -3,8 +3,10 @@
 import pytest
 
 from experiments.real_world_trace import (
+    BASELINES,
     POLICIES,
     RECONFIGURED,
+    SYSTEMS,
     StudyResult,
     by_seed,
     cost_of_reconfiguration,
@@ -36,6 +38,10 @@ def test_the_table_has_one_row_per_system() -> None:
 def test_each_policy_runs_without_and_with_reconfiguration() -> None:
     systems = [(run.system, run.reconfigure) for run in runs("step", 10)]
     assert systems == [(name, False) for name in POLICIES] + [(name + RECONFIGURED, True) for name in POLICIES]
+
+
+def test_the_systems_are_the_policies_and_the_baselines() -> None:
+    assert [run.system for run in runs(SYSTEMS, 10)] == [*POLICIES, *BASELINES]
 
 
 def test_the_report_has_the_attainment_of_each_seed() -> None:
