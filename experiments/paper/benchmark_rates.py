@@ -47,7 +47,9 @@ def of_model(rows: Sequence[Row], model: Model) -> list[Row]:
 
 def with_paper_accuracy(row: Row) -> Row:
     """The row with its accuracy if this falls as the paper states from 0.9 to 0.7, and in proportion below."""
-    highest = float(read_steps(STEPS).accuracy_at(np.array([0.9]))[0])
+    accuracies = read_steps(STEPS).accuracy_at(np.array([0.9]))
+    assert accuracies is not None
+    highest = float(accuracies[0])
     return {**row, PAPER_ACCURACY: highest * (1 - PAPER_LOSS * (0.9 - number(row, "mean threshold")))}
 
 
