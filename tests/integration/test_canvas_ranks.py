@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.canvas_model import CANVAS, write_canvas_model
+from tests.support.canvas_model import write_canvas_model
+from tests.support.gemma_files import CANVAS
 
 
 @pytest.mark.slow

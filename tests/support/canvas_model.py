@@ -10,24 +10,14 @@ from services.worker.model.canvas_decoder import CanvasDecoder
 from services.worker.model.canvas_runner import CanvasRunner, new_runner
 from services.worker.model.families import read_config
 from services.worker.model.weights import load, new_decoder, save
+from tests.support.gemma_files import CANVAS, LAYER_SIZES
 
-CANVAS = 16
 SIZES: dict[str, Any] = {
+    **LAYER_SIZES,
     "vocab_size": 211,
-    "hidden_size": 48,
-    "intermediate_size": 64,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
     "global_head_dim": 32,
     "num_global_key_value_heads": 1,
-    "sliding_window": 12,
-    "num_experts": 8,
-    "top_k_experts": 2,
-    "moe_intermediate_size": 32,
     "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
     "eos_token_id": 1,
 }
 RULES: dict[str, Any] = {"max_denoising_steps": 8, "eos_token_id": 1}

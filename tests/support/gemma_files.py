@@ -15,7 +15,7 @@ MARKUP = (
 )
 ENDS = ("<eos>", "<turn|>", "<|tool_response>")
 CANVAS = 16
-SIZES = {
+LAYER_SIZES = {
     "hidden_size": 48,
     "intermediate_size": 64,
     "num_hidden_layers": 6,
@@ -64,7 +64,7 @@ def write_gemma_files(directory: Path) -> Path:
             "vocab_size": tokenizer.get_vocab_size(),
             "max_position_embeddings": 4096,
             "eos_token_id": ids["<eos>"],
-            **SIZES,
+            **LAYER_SIZES,
         },
     }
     (directory / "config.json").write_text(json.dumps(config))

@@ -21,7 +21,8 @@ from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.model_card import read_model_card
 from tests.builders import ARRIVAL_S, draining, registered
-from tests.support.canvas_model import CANVAS, open_canvas_model, write_canvas_model
+from tests.support.canvas_model import open_canvas_model, write_canvas_model
+from tests.support.gemma_files import CANVAS
 from tests.support.served_cell import ServedCell
 
 ROOM, PAGES, STEPS = 384, 4, 4

@@ -9,8 +9,9 @@ import torch
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.canvas_runner import CanvasRunner
-from tests.support.canvas_model import CANVAS, open_canvas_model, write_canvas_model
+from tests.support.canvas_model import open_canvas_model, write_canvas_model
 from tests.support.canvas_reference import Reference, open_reference
+from tests.support.gemma_files import CANVAS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -24,7 +24,8 @@ from services.worker.model.largest_batch import largest_batch
 from shared.arrays import pack_float32, pack_int32
 from shared.errors import BadInput
 from shared.messages.steps import StepJobs, StepKind
-from tests.support.canvas_model import CANVAS, open_canvas_model, write_canvas_model
+from tests.support.canvas_model import open_canvas_model, write_canvas_model
+from tests.support.gemma_files import CANVAS
 
 STEPS = 4
 OUTPUT = 2 * CANVAS
