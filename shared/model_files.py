@@ -48,12 +48,18 @@ def default_model_name(model: str) -> str:
 
 
 def check_tokenizer_files(directory: Path) -> None:
-    """Raises: BadInput if a model's directory has no tokenizer; ValueError, one line, if its files are damaged."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 - slow to import
-
+    """Raises: BadInput if a model's directory has no tokenizer."""
     if not any(all((directory / name).is_file() for name in names) for names in TOKENIZER_FILES):
         accepted = ", or ".join(" and ".join(names) for names in TOKENIZER_FILES)
         raise BadInput(f"no tokenizer in {directory}: it needs {accepted}", "model")
+
+
+def check_tokenizer(directory: Path) -> None:
+    """Raises: BadInput if a model's directory has no tokenizer; BadInput or ValueError, one line, if its files are
+    damaged. A service need not call it: it loads the tokenizer."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 - slow to import
+
+    check_tokenizer_files(directory)
     for name in TOKENIZER_JSON:
         read_json(directory / name)
     if (path := directory / "tokenizer.json").is_file():

@@ -162,13 +162,13 @@ def _load_tokenizer(directory: Path) -> Any:
     """A directory's tokenizer, from tokenizer.json or Qwen2's files (Dream); never runs code of the model."""
     import transformers  # noqa: PLC0415  (slow to import)
 
+    check_tokenizer_files(directory)
     fast = (directory / "tokenizer.json").exists()
     kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
     try:
-        check_tokenizer_files(directory)
         tokenizer = kind.from_pretrained(directory)
         template = read_json(directory / "chat_template.json").get("chat_template")
-    except (OSError, ValueError, TypeError) as error:
+    except Exception as error:  # those of a damaged tokenizer.json have no class of their own
         first_line = str(error).partition("\n")[0]
         raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
     tokenizer.chat_template = tokenizer.chat_template or template

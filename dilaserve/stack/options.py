@@ -16,7 +16,7 @@ from shared.instance_counts import read_instance_counts
 from shared.messages.cell import CacheName, cache_of
 from shared.messages.launch import InstanceSpec
 from shared.model_card import read_model_card
-from shared.model_files import check_tokenizer_files, default_model_name, find_model, read_json
+from shared.model_files import check_tokenizer, default_model_name, find_model, read_json
 from shared.urls import is_loopback
 
 NODE = "local"  # node name of this machine
@@ -190,7 +190,7 @@ def check_model(model: str) -> Path:
     try:
         read_config(directory)
         read_model_card(directory, default_model_name(model))
-        check_tokenizer_files(directory)
+        check_tokenizer(directory)
         read_json(directory / "generation_config.json")
         directory = find_model(model).resolve()
         if directory != DEMO_MODEL:  # that one is whole

@@ -113,7 +113,7 @@ class DeliveryWatch:
         delivered = info.delivered.consumer_seq if info.delivered is not None else 0
         oldest = None
         if info.ack_floor is not None and info.num_ack_pending:
-            # In a cluster the floor of a new consumer is 0, whatever the stream's first message is.
+            # A server that begins to lead the consumer has a floor of 0, whatever the stream's first message is.
             oldest = max(info.ack_floor.stream_seq + 1, self._first_sequence)
         if oldest is not None and (oldest > self._stream_sequence or self._will_acknowledge(oldest)):
             oldest = None
