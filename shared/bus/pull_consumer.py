@@ -17,7 +17,7 @@ from shared.errors import RetryLater
 Handle = Callable[[Msg], Awaitable[None]]
 
 BATCH, BATCH_BYTES = 4096, 32 << 20  # messages and their bytes per pull request; one message has at most 8 MiB
-EXPIRES_S = 2.0  # lifetime of a pull request; also the longest pause after a reconnect
+EXPIRES_S = 2.0  # lifetime of a pull request; one that a reconnect lost is repeated 0.5 s after its end
 SILENT_PULLS = 3  # requests in a row without a message or a status, after which the consumer counts as silent
 
 
@@ -65,7 +65,7 @@ class _Pull:
 
     async def end(self) -> bool:
         """Wait until the request is used up or expired, or was lost with a connection. Returns: whether the server sent
-        a message or a status, or may have: a message is being handled."""
+        a message or a status; also true while a message is being handled, as an answer may wait behind it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(EXPIRES_S + 0.5):
                 await self._ended.wait()

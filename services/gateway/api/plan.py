@@ -59,7 +59,7 @@ class BodyPlanner:
             wanted.tools.key,
             self.key.key_id,
         )
-        forms = [TextForm(labels=labels) for labels in wanted.questions] or [form] * len(prompts)
+        forms = [TextForm(labels=labels) for labels in wanted.labels_by_prompt] or [form] * len(prompts)
         made = [await wanted.request(text, self.key, of, ids) for ids, of in zip(prompts, forms, strict=True)]
         seed = wanted.passed.get("seed")
         seeds = [None if seed is None else (seed + i + 2**63) % 2**64 - 2**63 for i in range(wanted.n)]

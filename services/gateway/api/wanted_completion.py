@@ -1,4 +1,4 @@
-"""The wishes of a body, which each kind of body gives in the same terms, and the request that they make of a prompt."""
+"""The wishes of a body, in the same terms for every endpoint, and the request for one prompt, built from them."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from shared.messages.requests import Request
 from shared.text import TextModel
 
 DEFAULT_OUTPUT_TOKENS = 128
-QUESTIONS = "questions"  # the field of several choices
+QUESTIONS = "questions"  # the field that gives labels by prompt
 
-WriteReplies = Callable[[str, float], Replies]  # of the id of the first request, and the Unix time of the reply
-Keep = Callable[[str, str], Awaitable[None]]  # stores the conversation: of the request's id, and its cell
+WriteReplies = Callable[[str, float], Replies]  # called with the id of the first request and the reply's Unix time
+Keep = Callable[[str, str], Awaitable[None]]  # stores the conversation; called with the request's id and its cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +40,29 @@ class WantedCompletion:
     keep: Keep | None = None
     stop: Sequence[str] = ()
     forms: Sequence[Form] = ()  # the forms of the text that the client has given
-    labels: Sequence[str] = ()  # the texts of a choice, if that is the form
-    questions: Sequence[Sequence[str]] = ()  # by prompt, the texts of a choice
+    labels: Sequence[str] = ()  # the accepted answers, if that is the form
+    labels_by_prompt: Sequence[Sequence[str]] = ()  # as `labels`, for each prompt its own
     suffix: str | None = None  # the text after the completion
     template: str | None = None  # the text, with holes
-    alternatives: int | None = None  # of each token, with its log-probability; None: no log-probabilities
+    alternatives: int | None = None  # listed beside each token's own log-probability; None: no log-probabilities
     canvas: bool = False
     left_out: Sequence[str] = ()  # fields without effect on this model
 
     @property
     def choices_field(self) -> str:
         """The field that asks for several choices."""
-        return "n" if self.n > 1 else QUESTIONS if self.questions else self.prompt_field
+        return "n" if self.n > 1 else QUESTIONS if self.labels_by_prompt else self.prompt_field
 
     @property
     def form_field(self) -> str:
         """The field that gives the form of the text."""
-        return self.forms[0].field if self.forms else QUESTIONS if self.questions else TOOLS
+        return self.forms[0].field if self.forms else QUESTIONS if self.labels_by_prompt else TOOLS
 
     async def request(self, text: TextModel, key: ApiKey, form: TextForm, prompt_ids: Int32) -> Request:
         """The request for one prompt, without its own id and seed. Raises: BadInput naming the wrong field."""
         form_field = self.form_field
-        labels = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
-        label_tokens = 1 + max(map(len, labels)) if labels else 0
+        label_ids = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
+        label_tokens = 1 + max(map(len, label_ids)) if label_ids else 0  # with the end token
         block_length = self.passed.get("block_length")
         room = output_room(text.card, len(prompt_ids), block_length, label_tokens, self.prompt_field)
         given = partial(infill_output, self.template, self.suffix, self.limit, text, room)
@@ -92,7 +92,7 @@ class WantedCompletion:
             "key": key.key_id,
         }
         request = Request(**fields)
-        text.check_choices(request, labels, output_tokens, form_field)
+        text.check_choices(request, label_ids, output_tokens, form_field)
         check_for_canvases(request, text.card, form_field)
         edit_threshold_for(request, text.card, NO_EDITS)
         return request

@@ -1,8 +1,8 @@
 """Notices requests, or acknowledgements of them, that were lost between the bus and the scheduler.
 
-A server of a cluster that fails loses messages that it has sent or received. The server that replaces it would wait a
-day for the acknowledgements of such messages (REQUEST_ACK_WAIT_S). So after a loss the caller creates the consumer
-again: the bus then delivers all messages without acknowledgement again.
+When a NATS server of a cluster fails, deliveries and acknowledgements on their way can be lost. The server that then
+leads the consumer would wait a day for them (REQUEST_ACK_WAIT_S). So the caller creates the consumer again, and the bus
+delivers every message without an acknowledgement again.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from shared.bus.watch import Look
 
 log = structlog.get_logger(__name__)
 
-CHECK_S = 2.0  # shortest time between two checks; an acknowledgement arrives within less
-MAX_PAUSE_S = 60.0  # after a loss nothing is checked for CHECK_S, and twice as long after each further one in a row
+CHECK_S = 2.0  # shortest time between two checks; an acknowledgement takes less to arrive
+MAX_PAUSE_S = 60.0  # limit of the pause of checks after a loss: CHECK_S, doubled with each further loss in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Check:
     at_s: float  # loop time
     delivered: int  # the last consumer sequence that the bus has sent; a redelivery has its own
     received: int  # the last consumer sequence received
-    orphan: int | None  # stream sequence of the oldest unacknowledged message, if it came and none will acknowledge it
+    stuck: int | None  # stream sequence of the oldest unacknowledged message, if it came and is not held any more
 
 
 def shows_loss(before: Check, now: Check) -> bool:
-    """Whether a message, or an acknowledgement, of before the first of two checks is still absent at the second."""
+    """Whether a message, or an acknowledgement, that was absent at the first check is still absent at the second."""
     is_delivery_lost = now.received == before.received < before.delivered
-    is_acknowledgement_lost = now.orphan is not None and now.orphan == before.orphan
+    is_acknowledgement_lost = now.stuck is not None and now.stuck == before.stuck
     return is_delivery_lost or is_acknowledgement_lost
 
 
@@ -60,7 +60,7 @@ class DeliveryWatch:
         self._lost = asyncio.Event()
 
     def stop(self) -> None:
-        """The consumer is about to be created again: what the old one has delivered no longer counts."""
+        """Notice no loss until `start`: the consumer is about to be created again."""
         self._created = self._before = None
         self._lost.clear()
 
@@ -97,7 +97,7 @@ class DeliveryWatch:
             self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
             self._lost.set()
             return
-        if before is not None:
+        if before is not None:  # two checks in a row without a loss
             self._pause_s = CHECK_S
         self._before = now
 
@@ -113,7 +113,7 @@ class DeliveryWatch:
         delivered = info.delivered.consumer_seq if info.delivered is not None else 0
         oldest = None
         if info.ack_floor is not None and info.num_ack_pending:
-            # A server that begins to lead the consumer has a floor of 0, whatever the stream's first message is.
+            # A server that begins to lead the consumer may have a floor of 0 until the first acknowledgement.
             oldest = max(info.ack_floor.stream_seq + 1, self._first_sequence)
         if oldest is not None and (oldest > self._stream_sequence or self._will_acknowledge(oldest)):
             oldest = None

@@ -1,4 +1,4 @@
-"""The body and the reply of POST /v1/decisions: each question is a request, which one step answers."""
+"""The body and the reply of POST /v1/decisions. Each question becomes one request, which mostly takes one step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class DecisionBody(ServedBody):
             passed=self.passed(),
             tools=tools,
             replies=lambda _request_id, _created_s: DecisionReplies(self, planner.text),
-            questions=[question.labels for question in self.questions],
+            labels_by_prompt=[question.labels for question in self.questions],
             alternatives=0,
         )
 
@@ -62,8 +62,8 @@ class DecisionReplies(Replies):
         return {"model": self._body.model, "answers": answers, "usage": usage_of(outcomes)}
 
     def _answer(self, question: AnyQuestion, outcome: Outcome) -> Json:
-        """The confidence is the probability of the chosen label among all texts; the probabilities are those among the
-        labels."""
+        """The confidence is the model's own probability of the chosen label; the probabilities of the labels add up to
+        1."""
         probabilities = [outcome.choices.get(label, 0.0) for label in question.labels]
         tokens = TokenLogprobs(self._text).finish(outcome)
         confidence = math.exp(sum(token.logprob for token in tokens))
@@ -73,8 +73,8 @@ class DecisionReplies(Replies):
 
 
 def _with_question(turns: Sequence[Turn], question: str) -> list[Turn]:
-    """The input, then the question, in the message of the user that ends the input, if one does: the turns of many chat
-    templates alternate. So all questions have the same prefix."""
+    """The turns with the question last, so that all questions share a prefix. It is appended to the last message if
+    that is the user's, because many chat templates require that the roles alternate; else it has its own message."""
     if turns and turns[-1]["role"] == "user":
         return [*turns[:-1], turn("user", f"{turns[-1]['content']}\n\n{question}")]
     return [*turns, turn("user", question)]
