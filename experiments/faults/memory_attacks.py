@@ -1,4 +1,7 @@
-"""Clients that make a gateway hold bodies and files: unfinished bodies, many uploads, downloads that nobody reads."""
+"""Clients that make a gateway hold bodies and files: unfinished bodies, many uploads, downloads that nobody reads.
+
+They run in a process of the lowest priority, as if on a machine of their own: only the gateway's work may cost others.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -6,6 +9,7 @@ from contextlib import suppress
 import httpx
 
 from experiments.faults.target import LocalTarget
+from shared.run_in_process import run_in_process
 
 MIB = 1 << 20
 PART = b" " * 65_536
@@ -22,30 +26,38 @@ FORM_END = b"\r\n--b--\r\n"
 async def unfinished_bodies(target: LocalTarget) -> None:
     """Send BODIES bodies without their last part."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
-    await _hold(target.url, BODIES, head + _length(BODY_BYTES + len(PART)), BODY_BYTES)
+    await run_in_process(_hold, target.url, BODIES, head + _length(BODY_BYTES + len(PART)), BODY_BYTES)
 
 
 async def many_uploads(target: LocalTarget) -> None:
     """Send UPLOADS files at once."""
     head = b"POST /v1/files HTTP/1.1\r\n" + HOST + b"Content-Type: multipart/form-data; boundary=b\r\n"
     head += _length(len(FORM) + FILE_BYTES + len(FORM_END)) + FORM
-    await _hold(target.url, UPLOADS, head, FILE_BYTES, FORM_END)
+    await run_in_process(_hold, target.url, UPLOADS, head, FILE_BYTES, FORM_END)
 
 
 async def unread_downloads(target: LocalTarget) -> None:
     """Ask DOWNLOADS times for a large file, and read only the first bytes of the replies."""
-    async with target.client() as http:
-        files = {"file": ("a.jsonl", bytes(FILE_BYTES))}
-        uploaded = await http.post("/v1/files", data={"purpose": "batch"}, files=files)
-    path = f"/v1/files/{uploaded.raise_for_status().json()['id']}/content".encode()
-    await _hold(target.url, DOWNLOADS, b"GET " + path + b" HTTP/1.1\r\n" + HOST, 0, b"\r\n")
+    path = f"/v1/files/{await run_in_process(_uploaded, target.url)}/content".encode()
+    await run_in_process(_hold, target.url, DOWNLOADS, b"GET " + path + b" HTTP/1.1\r\n" + HOST, 0, b"\r\n")
+
+
+def _uploaded(url: str) -> str:
+    """The id of a new file."""
+    files = {"file": ("a.jsonl", bytes(FILE_BYTES))}
+    reply = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files=files, timeout=SEND_S)
+    return str(reply.raise_for_status().json()["id"])
 
 
 def _length(size: int) -> bytes:
     return b"Content-Length: %d\r\n\r\n" % size
 
 
-async def _hold(url: str, connections: int, start: bytes, parts_bytes: int, end: bytes = b"") -> None:
+def _hold(url: str, connections: int, start: bytes, parts_bytes: int, end: bytes = b"") -> None:
+    asyncio.run(_hold_open(url, connections, start, parts_bytes, end))
+
+
+async def _hold_open(url: str, connections: int, start: bytes, parts_bytes: int, end: bytes) -> None:
     """Send `start`, spaces and `end` on each connection, and wait for a reply if there is an `end`, together at most
     SEND_S. Then keep the connections open for HOLD_S."""
     address = httpx.URL(url)

@@ -9,7 +9,6 @@ import resource
 import subprocess
 import sys
 from functools import lru_cache
-from math import ceil
 
 import numpy as np
 
@@ -76,7 +75,7 @@ def _of_regex(pattern: str) -> PatternAutomaton:
 def _run(pattern: str) -> bytes:
     """The program's output. Raises: BadInput; RetryLater if the machine is too busy."""
     budget, used_s = current_budget(), _children_cpu_s()
-    limits = [str(limit) for limit in (MAX_MEMORY, ceil(budget.seconds), MAX_RAW_STATES)]
+    limits = [str(limit) for limit in (MAX_MEMORY, budget.seconds, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
         whole = rf"{program.BEGIN}(?:{pattern})\z".encode()

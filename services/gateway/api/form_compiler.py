@@ -1,20 +1,19 @@
 """Compiles the forms of texts, so that one client's large form delays no other client's small one.
 
 Each form is first compiled in a thread, with a small budget. One that exceeds it is compiled in a process of its own,
-which is killed if its client leaves. At most one of each kind runs at a time, and API keys take turns. Known forms do
-not wait.
+which is killed if its client leaves. API keys take turns at both. Small forms of two keys may compile at once, so that
+one key alone delays no other. Known forms do not wait.
 """
 
 import asyncio
 import resource
-import time
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from services.gateway.api.text_forms import Form
+from services.gateway.api.turns import Turns
 from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
@@ -27,6 +26,7 @@ MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, and FORM_SIZE
 FORM_SIZE = 1_000
 MAX_MEMORY = 2 << 30  # bytes, of the address space of a compiling process
 OrCalls = Callable[[FormPart | None, list[str]], FormPart | str]  # adds calls of tools to a form, or to any text
+SMALL_AT_ONCE = 2
 TOOLS = "tools"  # the field of a form that only calls of tools give
 
 
@@ -45,62 +45,11 @@ class TextForm:
         return None if self.max_bytes is None else self.max_bytes + 1
 
 
-class Turns:
-    """The turns of API keys, one task at a time, by start-time fair queueing: of the owners that wait, the one with the
-    earliest virtual start goes first, which is where its last task ended, and not before that of the running task: idle
-    time earns no credit. So an owner with many or long tasks delays another owner by its running task, and then both
-    have the same time."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds."""
-        self._clock = clock
-        self._is_taken = False
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by owner
-        self._virtual_s = 0.0  # virtual start of the last task
-        self._ends_s: dict[str, float] = {}  # virtual end of each owner's last task, if later than that
-
-    @asynccontextmanager
-    async def turn(self, owner: str) -> AsyncIterator[None]:
-        """Within the block, no other task runs."""
-        if self._is_taken:
-            granted = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(owner, deque()).append(granted)
-            try:
-                await granted
-            except asyncio.CancelledError:
-                if not granted.cancelled():  # granted at the same time
-                    self._grant_next()
-                raise
-        self._is_taken = True
-        began_s, self._virtual_s = self._clock(), self._start_s(owner)
-        try:
-            yield
-        finally:
-            self._ends_s[owner] = self._virtual_s + self._clock() - began_s
-            self._ends_s = {name: end_s for name, end_s in self._ends_s.items() if end_s > self._virtual_s}
-            self._grant_next()
-
-    def _start_s(self, owner: str) -> float:
-        return max(self._ends_s.get(owner, 0.0), self._virtual_s)
-
-    def _grant_next(self) -> None:
-        while self._waiting:
-            owner = min(self._waiting, key=self._start_s)
-            tasks = self._waiting.pop(owner)
-            waiting = deque(granted for granted in tasks if not granted.done())  # without tasks that have left
-            if waiting:
-                waiting.popleft().set_result(None)
-                if waiting:
-                    self._waiting[owner] = waiting
-                return
-        self._is_taken = False
-
-
 class FormCompiler:
     """The compiler of one gateway."""
 
     def __init__(self) -> None:
-        self._small, self._large = Turns(), Turns()
+        self._small, self._large = Turns(SMALL_AT_ONCE), Turns(1)
         self._known: OrderedDict[bytes, TextForm] = OrderedDict()
         self._known_characters = 0
 

@@ -16,6 +16,8 @@ from shared.errors import RetryLater
 MAX_BODY_BYTES = 4 * 1024 * 1024
 PART_TIMEOUT_S = 60.0  # between two parts of a body
 MIN_BYTES_PER_S = 16_384  # slowest mean rate of a body after the first PART_TIMEOUT_S
+SMALL_BODY_BYTES = 65_536  # read as they arrive
+LARGE_BYTES_PER_S = 32 * 1024 * 1024  # of the rest of all large bodies: each copy occupies the event loop
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -49,6 +51,7 @@ class BodyBudget:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._changed = asyncio.Event()  # of the held bytes, since the last wait for room
+        self._may_read_s = 0.0  # when large bodies may be read on, by the event loop's clock
         self._unfinished: dict[HeldBody, None] = {}  # the earliest first
 
     @contextmanager
@@ -90,6 +93,12 @@ class BodyBudget:
             self.complete(largest)
             largest.refuse()
         body.check()
+
+    async def pace(self, read: int) -> None:
+        """Wait until large bodies may be read on, of which `read` more bytes were read."""
+        now_s = asyncio.get_running_loop().time()
+        self._may_read_s = max(self._may_read_s, now_s) + read / LARGE_BYTES_PER_S
+        await asyncio.sleep(self._may_read_s - now_s)
 
     def complete(self, body: HeldBody) -> None:
         """All of the body is read: it is not refused any more."""
@@ -153,6 +162,9 @@ async def bounded(request: Request, max_bytes: int, budget: BodyBudget, held: He
             raise too_large(max_bytes)
         budget.hold(held, len(part))
         yield part
+        if size > SMALL_BODY_BYTES:
+            await budget.pace(len(part))
+            held.check()
 
 
 def too_large(max_bytes: int) -> ApiError:

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.form_compiler import Turns
+from services.gateway.api.turns import Turns
 
 
 async def order_of(owners: Sequence[str], leaving: frozenset[int] = frozenset(), long: str = "") -> list[str]:
     """The order in which tasks of these owners have the resource, all of which wait at once, but for those that leave
     before their turn. A task takes a second, or ten if its owner is in `long`."""
     now_s, order = 0.0, list[str]()
-    turns, is_free = Turns(lambda: now_s), asyncio.Event()
+    turns, is_free = Turns(1, lambda: now_s), asyncio.Event()
 
     async def first() -> None:
         async with turns.turn("first"):
@@ -56,7 +56,7 @@ def test_each_task_that_stays_has_its_turn(owners: list[str], leaving: frozenset
 
 
 async def test_a_turn_that_is_granted_to_a_task_that_leaves_goes_to_the_next() -> None:
-    turns = Turns()
+    turns = Turns(1)
     async with turns.turn("a"):
         leaves = asyncio.create_task(turns.turn("b").__aenter__())
         stays = asyncio.create_task(turns.turn("c").__aenter__())
@@ -66,3 +66,20 @@ async def test_a_turn_that_is_granted_to_a_task_that_leaves_goes_to_the_next() -
         await leaves
     async with asyncio.timeout(5):
         await stays
+
+
+async def test_another_owner_has_the_second_slot_at_once_and_the_same_owner_waits() -> None:
+    turns, order = Turns(2), list[str]()
+
+    async def task(owner: str) -> None:
+        async with turns.turn(owner):
+            order.append(owner)
+
+    async with asyncio.TaskGroup() as tasks:
+        async with turns.turn("a"):
+            waits = tasks.create_task(task("a"))
+            await task("b")
+            await task("b")
+            assert not waits.done()
+        await waits
+    assert order == ["b", "b", "a"]
