@@ -29,7 +29,6 @@ from experiments.stored_runs import read_runs, write_runs
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from services.scheduler.settings import SchedulerSettings
 from shared.profile import read_profile
-from simulator.lengths import DATA
 from simulator.plot import draw_timelines, write_figure
 from simulator.reconfiguration import SimulatedReconfiguration
 from simulator.result import Records, summarize
@@ -87,7 +86,7 @@ def runs(study: str, seed: int) -> list[TraceRun]:
 
 def simulated(run: TraceRun, requests: int | None) -> StudyResult:
     """Simulate the first requests of the workload; None: all."""
-    arriving = arrivals(run.workload, PEAK_RPS, np.random.default_rng(run.seed), DATA)
+    arriving = arrivals(run.workload, PEAK_RPS, np.random.default_rng(run.seed))
     arriving = first_requests(arriving, requests or len(arriving))
     is_baseline = run.policy in BASELINES.values()
     scenario = Scenario(

@@ -16,11 +16,12 @@ import msgspec
 from dilaserve.quality.answers import choice_of, number_of, program_of, same_number
 from dilaserve.quality.sandbox import passes
 from shared.errors import BadInput
+from simulator.lengths import MBPP_TEST_IDS
 
+QUESTIONS = Path(__file__).parents[3] / "shared" / "data"  # default directory of the benchmarks' files
 OUTPUT_TOKENS = 256
 GSM8K_SHOTS, GSM8K_SEED = 5, 1234
 MBPP_SHOTS = (2, 3, 4)  # task ids of the examples
-MBPP_TEST_IDS = range(11, 511)  # left out by the paper, which has 974 - 500 = 474 questions
 MBPP_COPIES = 3  # the paper sends each sample three times
 LETTERS = "ABCDEFGHIJ"
 

@@ -16,7 +16,7 @@ from services.reconfigurator.planning.workload_stats import PlanningSettings, Re
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.cell import DEFAULT_THRESHOLDS
 from shared.profile import read_profile
-from simulator.lengths import DATA, sharegpt_lengths
+from simulator.lengths import sharegpt_lengths
 from simulator.steps_table import read_steps
 from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
 from simulator.workload import DAY, HOUR_S, ArrivalTrace, real_world_trace
@@ -32,7 +32,7 @@ PLANNING = PlanningSettings(DEFAULT_THRESHOLDS, DEFAULTS.tp_degrees, DEFAULTS.ba
 def measure(quick: bool) -> list[Row]:
     rows: list[Row] = []
     for peak in PEAKS:
-        arriving = real_world_trace(sharegpt_lengths(DATA), peak, np.random.default_rng(0))
+        arriving = real_world_trace(sharegpt_lengths(), peak, np.random.default_rng(0))
         running: list[PlannedInstance] = []
         for window in WINDOWS[: QUICK_WINDOWS if quick else len(WINDOWS)]:
             running = _next(arriving, window, running)

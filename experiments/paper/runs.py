@@ -18,7 +18,7 @@ from services.scheduler.settings import SchedulerSettings
 from shared.arrays import Int64
 from shared.instance_counts import read_instance_counts
 from shared.profile import read_profile
-from simulator.lengths import BENCHMARKS, BLOCK, DATA, Lengths, benchmark_lengths, sharegpt_lengths
+from simulator.lengths import BENCHMARKS, BLOCK, Lengths, benchmark_lengths, sharegpt_lengths
 from simulator.result import summarize
 from simulator.scenario import PredictorName, Scenario, simulate
 from simulator.steps_table import read_steps
@@ -90,15 +90,15 @@ def workload(run: SimulationRun) -> ArrivalTrace:
         copies = -(-(run.requests or 1) // len(lengths.prompt_tokens))
         arriving = constant_rate_trace(lengths, run.rps, random, copies)
     else:
-        arriving = arrivals(run.benchmark, run.rps, random, DATA)
+        arriving = arrivals(run.benchmark, run.rps, random)
     return arriving if run.requests is None else first_requests(arriving, run.requests)
 
 
 def run_lengths(run: SimulationRun) -> Lengths:
     """The benchmark's lengths, with the run's number of examples or fixed length."""
     if run.benchmark == SHAREGPT:
-        return sharegpt_lengths(DATA)
-    of_benchmark = benchmark_lengths(run.benchmark, DATA)
+        return sharegpt_lengths()
+    of_benchmark = benchmark_lengths(run.benchmark)
     prompts: Int64 = of_benchmark.prompt_tokens
     if run.prompt_tokens is not None:
         prompts = np.full(len(prompts), run.prompt_tokens)

@@ -19,7 +19,6 @@ from experiments.policies.store import RunStore
 from experiments.policies.study import by_point, runs_of, selected, simulate_all
 from experiments.policies.tables import NAME, write
 from experiments.report import RESULTS
-from simulator.lengths import DATA
 
 CHOICE_SEEDS, FINAL_SEEDS, QUICK_SEEDS = "0,1,2", "10,11,12", "0"
 
@@ -39,12 +38,11 @@ def main(
     given = seeds or (FINAL_SEEDS if final else QUICK_SEEDS if quick else CHOICE_SEEDS)
     numbers = [int(seed) for seed in given.split(",")]
     names = selected(POINTS, ",".join(QUICK_POINTS) if quick and points == "*" else points)
-    skipped = {name: file for name in names if (file := POINTS[name].missing_data(DATA))}
     directory = out or (RESULTS if final else QUICK / NAME)
     store = RunStore(directory / f"{NAME}.csv")
-    wanted = runs_of([name for name in names if name not in skipped], selected(SYSTEMS, rows), numbers)
+    wanted = runs_of(list(names), selected(SYSTEMS, rows), numbers)
     simulate_all(wanted, store, jobs, again=again)
-    write(by_point(runs_of(list(POINTS), list(SYSTEMS), numbers), store), numbers, skipped, directory)
+    write(by_point(runs_of(list(POINTS), list(SYSTEMS), numbers), store), numbers, directory)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from shared.arrays import Float64
-from simulator.lengths import benchmark_lengths, sharegpt_lengths
+from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
 from simulator.workload import (
     ArrivalTrace,
     constant_rate_trace,
@@ -31,38 +31,36 @@ TIGHT_SLO_S, LOOSE_SLO_S = 6.6, 39.6
 INFEASIBLE_SLO_S, PATIENT_SLO_S = 0.5, 86_400.0
 FLOOD_KEY, OTHER_KEYS = "flood", ("a", "b", "c", "d")
 
-NEEDS = {"servegen": SERVEGEN, "mooncake": MOONCAKE}  # by workload: the data file without which it is skipped
 
-
-def arrivals(workload: str, rps: float, random: np.random.Generator, data: Path, *, copies: int = 1) -> ArrivalTrace:
+def arrivals(workload: str, rps: float, random: np.random.Generator, *, copies: int = 1) -> ArrivalTrace:
     """The arrivals at a rate, of rates that vary the highest; a benchmark has `copies` of each of its samples."""
     match workload:
         case "trace":
-            return real_world_trace(sharegpt_lengths(data), rps, random)
+            return real_world_trace(sharegpt_lengths(), rps, random)
         case "step":
             rates = rps * np.array([STEP_RPS / STEP_TO_RPS] + [1.0] * round(AFTER_STEP_S / STEP_S))
-            return varying_rate_trace(sharegpt_lengths(data), rates, STEP_S, random)
+            return varying_rate_trace(sharegpt_lengths(), rates, STEP_S, random)
         case "servegen":
-            rates = rps * servegen_day(data)
-            return varying_rate_trace(sharegpt_lengths(data), rates, SERVEGEN_WINDOW_S, random)
+            rates = rps * servegen_day()
+            return varying_rate_trace(sharegpt_lengths(), rates, SERVEGEN_WINDOW_S, random)
         case "mooncake":
-            return varying_rate_trace(sharegpt_lengths(data), rps * mooncake_hour(data), 60.0, random)
+            return varying_rate_trace(sharegpt_lengths(), rps * mooncake_hour(), 60.0, random)
         case _:
-            return constant_rate_trace(benchmark_lengths(workload, data), rps, random, copies)
+            return constant_rate_trace(benchmark_lengths(workload), rps, random, copies)
 
 
-def servegen_day(data: Path) -> Float64:
+def servegen_day() -> Float64:
     """The rates of the first day without a gap, the highest scaled to 1. Shapes: [WINDOWS_A_DAY]."""
-    rates = np.array([float(row["mean_rps"]) for row in _rows(data / SERVEGEN) if row["model"] == SERVEGEN_MODEL])
+    rates = np.array([float(row["mean_rps"]) for row in _rows(DATA / SERVEGEN) if row["model"] == SERVEGEN_MODEL])
     days = rates.reshape(-1, WINDOWS_A_DAY)
     first = days[(days > 0).all(axis=1)][0]
     scaled: Float64 = first / first.max()
     return scaled
 
 
-def mooncake_hour(data: Path) -> Float64:
+def mooncake_hour() -> Float64:
     """The rates of each minute, the highest scaled to 1; the last, partial minute is left out. Shapes: [minutes]."""
-    counts = np.array([float(row["requests"]) for row in _rows(data / MOONCAKE)])[:-1]
+    counts = np.array([float(row["requests"]) for row in _rows(DATA / MOONCAKE)])[:-1]
     scaled: Float64 = counts / counts.max()
     return scaled
 

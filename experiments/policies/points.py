@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from experiments.policies.arrivals import (
     INFEASIBLE_SLO_S,
     LOOSE_SLO_S,
-    NEEDS,
     PATIENT_SLO_S,
     TIGHT_SLO_S,
     arrivals,
@@ -73,10 +71,10 @@ class Point:
     target: Target | None = None
     rows: str = "*"  # patterns of the rows that are run, comma-separated
 
-    def arrivals(self, seed: int, data: Path) -> ArrivalTrace:
+    def arrivals(self, seed: int) -> ArrivalTrace:
         random = np.random.default_rng(seed)
         rps = self.rps * self.instances / FULL_SCALE
-        workload = arrivals(self.workload, rps, random, data, copies=self.copies)
+        workload = arrivals(self.workload, rps, random, copies=self.copies)
         if self.requests is not None:
             workload = first_requests(workload, self.requests)
         if self.other_slo is not None:
@@ -103,13 +101,6 @@ class Point:
         if not self.merged:
             return 0.0
         return SHARED_LAUNCH_S if self.model is LLADA else recompute_intercept_s(self.profile())
-
-    def missing_data(self, data: Path) -> str | None:
-        """The file without which the point cannot run; None if nothing is missing."""
-        if not self.model.profile.is_file():
-            return str(self.model.profile)
-        name = NEEDS.get(self.workload)
-        return str(data / name) if name and not (data / name).is_file() else None
 
 
 def recompute_intercept_s(profile: LatencyProfile, low: int = 1024, high: int = 4096) -> float:

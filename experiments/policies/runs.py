@@ -14,7 +14,6 @@ from experiments.policies.rows import System
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query
 from shared.arrays import Bool, Float32, Int64
-from simulator.lengths import DATA
 from simulator.result import Records
 from simulator.scenario import Scenario, simulate, with_trained_predictor
 from simulator.workload import ArrivalTrace
@@ -65,7 +64,7 @@ class Run:
     def simulate(self) -> Figures:
         start_s = time.process_time()
         point = self.point
-        arriving = point.arrivals(self.seed, DATA)
+        arriving = point.arrivals(self.seed)
         scenario = self.scenario(arriving)
         if point.estimates_factor != 1 and self.row.predictor == "trained":
             scenario = with_wrong_predictor(scenario, arriving, point.estimates_factor)

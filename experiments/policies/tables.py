@@ -98,12 +98,11 @@ def _paired(row: Sequence[float], policy: Sequence[float]) -> str:
     return f"{mean:+.2f}" + ("" if isnan(error) else f" ± {error:.2f}")
 
 
-def write(found: Mapping[str, Runs], seeds: Sequence[int], skipped: Mapping[str, str], out: Path) -> None:
+def write(found: Mapping[str, Runs], seeds: Sequence[int], out: Path) -> None:
     """Write DIR/policies.md and .png."""
     hours = sum(run.cpu_s for rows in found.values() for of_row in rows.values() for run in of_row) / 3600
     report = Report("Policies compared at many load points", INTRODUCTION, f"Seeds: {', '.join(map(str, seeds))}.")
     report.add(f"These runs took {hours:.2f} CPU hours together.")
-    report.add(*(f"Skipped: {point}: there is no {file}." for point, file in skipped.items()))
     report.add(f"![Attainment against accuracy]({NAME}.png)")
     scores = {point: {row: means(of_row) for row, of_row in rows.items()} for point, rows in found.items()}
     report.add(*(section(point, rows, scores[point]) for point, rows in found.items()))

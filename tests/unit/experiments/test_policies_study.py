@@ -22,11 +22,8 @@ from experiments.standard_errors import mean_difference
 from services.predictor.queries import Query
 from shared.errors import BadInput
 from shared.predictor_features import STATE_FEATURES
-from simulator.lengths import DATA
 from simulator.scenario import with_trained_predictor
 from simulator.workload import make_trace
-
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data beside the project is not there")
 
 
 def figures(attainment: float = 99.0, accuracy: float = 77.0, **given: object) -> Figures:
@@ -104,7 +101,6 @@ def test_a_flood_of_one_key_may_cost_the_others_a_stated_part(others: tuple[floa
     assert list(robustness(scores).values()) == [reached]
 
 
-@needs_data
 @pytest.mark.parametrize(
     ("point", "requests", "rps"),
     [
@@ -117,13 +113,13 @@ def test_a_flood_of_one_key_may_cost_the_others_a_stated_part(others: tuple[floa
     ],
 )
 def test_points_have_the_stated_requests_at_a_quarter_of_the_rate(point: str, requests: int, rps: float) -> None:
-    workload = POINTS[point].arrivals(0, DATA)
+    workload = POINTS[point].arrivals(0)
     assert len(workload) == pytest.approx(requests, rel=0.04)
     assert len(workload) / workload.arrival_s[-1] == pytest.approx(rps, rel=0.06)
 
 
 def test_the_step_is_from_a_tenth_of_the_rate_to_all_of_it() -> None:
-    workload = arrivals("step", 20.0, np.random.default_rng(0), Path("/nowhere"))
+    workload = arrivals("step", 20.0, np.random.default_rng(0))
     per_period = np.bincount((workload.arrival_s // 300).astype(int)) / 300
     assert per_period == pytest.approx([2.0, 20.0, 20.0], rel=0.1)
 
@@ -250,10 +246,9 @@ def test_the_report_holds_the_rows_with_all_seeds(small: list[Run], store: RunSt
     assert by_point(incomplete, store) == {}
     found = by_point(small, store)
     assert list(found["gsm8k-16"]) == ["infaas-0.7", "infaas-0.8"]
-    write(found, [0], {"servegen-20": "FILE"}, tmp_path)
+    write(found, [0], tmp_path)
     report = (tmp_path / "policies.md").read_text()
     assert "8 requests" in report
-    assert "Skipped: servegen-20: there is no FILE" in report
     assert (tmp_path / "policies.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 
 from shared.errors import BadInput
-from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
+from simulator.lengths import benchmark_lengths, sharegpt_lengths
 from simulator.workload import DAY, constant_rate_trace, read_trace, real_world_trace
-
-NOWHERE = Path("/nowhere")
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data beside the project is not there")
 
 
 def test_the_real_world_trace_has_the_rate_of_its_hours() -> None:
-    workload = real_world_trace(sharegpt_lengths(NOWHERE), 20.0, np.random.default_rng(0))
+    workload = real_world_trace(sharegpt_lengths(), 20.0, np.random.default_rng(0))
     assert len(workload) == pytest.approx(63_000, rel=0.02)
     per_hour = np.bincount((workload.arrival_s // 300).astype(int), minlength=24) / 300
     assert per_hour.argmax() == 16
@@ -22,25 +19,20 @@ def test_the_real_world_trace_has_the_rate_of_its_hours() -> None:
     assert (np.diff(workload.arrival_s) >= 0).all()
 
 
-def test_generated_lengths_have_the_quantiles_of_the_papers_table() -> None:
-    lengths = sharegpt_lengths(NOWHERE)
-    assert "generated" in lengths.source
-    assert np.percentile(lengths.prompt_tokens, [50, 90, 99]) == pytest.approx([28, 344, 1698], rel=0.05)
-    assert np.percentile(lengths.output_tokens, [50, 90, 99]) == pytest.approx([224, 544, 928], rel=0.05)
-    assert lengths.prompt_tokens.mean() == pytest.approx(140, rel=0.1)
-    assert lengths.output_tokens.mean() == pytest.approx(264, rel=0.1)
-
-
-@needs_data
 @pytest.mark.parametrize(("name", "samples"), [("gsm8k", 1319), ("mmlu-pro", 12032), ("mbpp", 474)])
-def test_benchmarks_have_the_papers_samples_with_and_without_the_data(name: str, samples: int) -> None:
-    for lengths in (benchmark_lengths(name, DATA), benchmark_lengths(name, NOWHERE)):
-        assert len(lengths.prompt_tokens) == pytest.approx(samples, abs=1)
-        assert set(lengths.output_tokens.tolist()) == {256}
+def test_benchmarks_have_the_papers_samples(name: str, samples: int) -> None:
+    lengths = benchmark_lengths(name)
+    assert len(lengths.prompt_tokens) == samples
+    assert set(lengths.output_tokens.tolist()) == {256}
+
+
+def test_a_directory_without_the_lengths_is_refused_by_the_missing_files_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot read .*sharegpt_lengths\.csv\.gz"):
+        sharegpt_lengths(tmp_path)
 
 
 def test_a_constant_rate_runs_every_sample_the_given_number_of_times() -> None:
-    lengths = benchmark_lengths("mbpp", NOWHERE)
+    lengths = benchmark_lengths("mbpp")
     workload = constant_rate_trace(lengths, 8.0, np.random.default_rng(0), copies=3)
     assert sorted(workload.prompt_tokens) == sorted(np.tile(lengths.prompt_tokens, 3))
     assert workload.arrival_s[-1] == pytest.approx(len(workload) / 8.0, rel=0.1)
