@@ -121,17 +121,19 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
 
 
 def _fallback(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    """Span by span, so that the result does not depend on the company. Shapes: q [T, H, D], k and v [S, K, D]."""
-    mixed = []
+    """Span by span, so that the result does not depend on the company. The query heads of a key head are rows of one
+    head, which each of torch's kernels takes. Shapes: q [T, H, D], k and v [S, K, D]."""
+    mixed, grouped = [], q.view(len(q), k.shape[1], -1, q.shape[2]).permute(1, 0, 2, 3)  # [K, T, H / K, D]
+    shared = grouped.shape[2]
     for first, end, start, length in spans.bounds:
-        query, keys, values = (
-            x.transpose(0, 1).unsqueeze(0) for x in (q[first:end], k[start:][:length], v[start:][:length])
-        )
-        mask = _mask(end - first, length, spans.window[0], q.device) if spans.window[1] == 0 else None
-        grouped = q.shape[1] != k.shape[1]
-        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0, enable_gqa=grouped)
-        mixed.append(attended.squeeze(0).transpose(0, 1))
-    return torch.cat(mixed)
+        query = grouped[:, first:end].flatten(1, 2).unsqueeze(0)
+        keys, values = (x[start:][:length].transpose(0, 1).unsqueeze(0) for x in (k, v))
+        mask = None
+        if spans.window[1] == 0:
+            mask = _mask(end - first, length, spans.window[0], q.device).repeat_interleave(shared, dim=0)
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
+        mixed.append(attended.view(len(grouped), -1, *grouped.shape[2:]))
+    return torch.cat(mixed, dim=1).permute(1, 0, 2, 3).flatten(1, 2)
 
 
 def _mask(fed: int, keys: int, before: int, device: torch.device) -> Tensor:

@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvShape
-from services.worker.model.decoder import Attend, Mlp, PackedDecoder, Reduce, RMSNorm, Shard, rope_turns, rotate_
+from services.worker.model.decoder import (
+    Attend,
+    HeadNorms,
+    Mlp,
+    PackedDecoder,
+    Reduce,
+    RMSNorm,
+    Shard,
+    rope_turns,
+    rotate_,
+)
 from services.worker.model.experts import RoutedExperts
 from services.worker.model.families import ModelConfig
 from services.worker.model.families.config import AttentionShape, Experts
@@ -34,8 +44,8 @@ class SoftmaxRouter(nn.Module):
         """The experts of each token and their weights. Shapes: x [T, W] -> int64 [T, k] and float32 [T, k]."""
         width = x.shape[-1]
         scores = self.proj(F.rms_norm(x.float(), (width,), self.scale * width**-0.5, self.eps))  # [T, E]
-        weights, chosen = scores.softmax(dim=-1).topk(self.per_token, dim=-1)
-        return chosen, weights / weights.sum(dim=-1, keepdim=True) * self.per_expert_scale[chosen]
+        best, chosen = scores.topk(self.per_token, dim=-1)
+        return chosen, best.softmax(dim=-1) * self.per_expert_scale[chosen]
 
 
 class SoftmaxExperts(RoutedExperts):
@@ -48,7 +58,7 @@ class SoftmaxExperts(RoutedExperts):
     def forward(self, x: Tensor, router_input: Tensor) -> Tensor:
         """Shapes: [T, W] each -> [T, W], to be summed over the ranks."""
         chosen, weights = self.router(router_input)
-        return self.mix(x, chosen, weights, torch.zeros_like(x))
+        return self.mix(x, chosen, weights)
 
 
 class CanvasLayer(nn.Module):
@@ -70,6 +80,8 @@ class CanvasLayer(nn.Module):
         self.attn_norm, self.attn_end_norm = norm(), norm()
         self.qkv = nn.Linear(config.width, sum(self.heads) * head_dim, bias=False)
         self.q_norm, self.k_norm = norm(head_dim), norm(head_dim)
+        kinds = zip((self.q_norm, self.k_norm, None), self.heads, strict=True)
+        self.head_norms = HeadNorms(config.norm_eps, *kinds)
         self.attn_out = nn.Linear(self.heads[0] * head_dim, config.width, bias=False)
         self.mlp_norm, self.mlp_end_norm = norm(), norm()
         self.mlp = Mlp(config.width, config.mlp_width // shard.size, gelu)
@@ -81,10 +93,10 @@ class CanvasLayer(nn.Module):
     def forward(self, x: Tensor, turns: Tensor, scale: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
         """Shapes: x [T, W], turns [T, 1, rotary_dim / 2], scale [T, 1] -> [T, W], or with rows [R] -> [R, W]."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.shape.head_dim))  # [T, H + 2 K, D]
-        q, k, v = qkv.split(self.heads, dim=1)
-        qkv = torch.cat((self.q_norm(q), self.k_norm(k), F.rms_norm(v, v.shape[-1:], eps=self.eps)), dim=1)
         num_q, num_kv, _ = self.heads
-        rotate_(qkv[:, : num_q + num_kv, : self.shape.rotary_dim], turns)
+        exact = self.head_norms(qkv)
+        rotate_(exact[:, : num_q + num_kv, : self.shape.rotary_dim], turns)
+        qkv = exact.to(x.dtype)
         mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:], rows)  # [T, H, D] or [R, H, D]
         if rows is not None:
             x, scale = x[rows], scale[rows]

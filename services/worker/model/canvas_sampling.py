@@ -5,13 +5,15 @@ Shape letters: R tokens of canvases, V columns of a part of the vocabulary, W wi
 """
 
 from collections.abc import Callable
+from math import gcd
 
 import torch
 from torch import Tensor
 
-from services.worker.model.sampling import CHUNK_ELEMENTS, Noise, Vocabulary, gumbel, mix, unit_interval
+from services.worker.model.sampling import Noise, Vocabulary, gumbel, mix, uniform, unit_interval
 
-RANDOM_TOKEN = -1  # in place of a token in the random number that draws one
+RANDOM_TOKEN, IN_GROUP = -1, -2  # in place of a token in a random number: it draws one of all, or one of a group
+MAX_GROUP, MAX_RANKS = 256, 16
 
 
 def random_tokens(seed: int, step: int, positions: Tensor, vocab_size: int) -> Tensor:
@@ -23,14 +25,12 @@ def random_tokens(seed: int, step: int, positions: Tensor, vocab_size: int) -> T
 def read_canvas(
     logits: Tensor, noise: Noise, vocabulary: Vocabulary, embedding_of: Callable[[Tensor], Tensor], canvas: int
 ) -> tuple[Tensor, Tensor]:
-    """Read a part of the vocabulary, in chunks of which the size depends on the number of tokens of a `canvas` alone.
+    """Read a part of the vocabulary, `canvas` by canvas, so that a result does not depend on the company.
 
     Shapes: logits [R, V] -> float64 [6, R]: the draw's score and id, the highest logit at the temperature and its id,
     the logsumexp, and the mean logit; and the mean embedding [R, W], as if the part was the whole vocabulary.
     """
-    size = max(1, min(canvas, CHUNK_ELEMENTS // logits.shape[1]))
-    starts = [first + at for first in range(0, len(logits), canvas) for at in range(0, canvas, size)]
-    chunks = [slice(start, min(start + size, start - start % canvas + canvas)) for start in starts]
+    chunks = [slice(first, first + canvas) for first in range(0, len(logits), canvas)]
     parts, embeddings = zip(
         *(_read_rows(logits, noise, vocabulary, embedding_of, chunk) for chunk in chunks), strict=True
     )
@@ -42,17 +42,32 @@ def _read_rows(
 ) -> tuple[Tensor, Tensor]:
     own = noise.of_rows(chunk)
     values = logits[chunk] / own.temperature.float().unsqueeze(1)  # [rows, V]
-    tokens = torch.arange(values.shape[1], dtype=torch.int64, device=values.device) + vocabulary.first
-    score, drawn = (values + gumbel(own, tokens)).max(dim=-1)
     best, column = values.max(dim=-1)
     values -= best.unsqueeze(1)
     terms = values.exp()
+    score, drawn = _draw(terms, own, vocabulary)
     sums = terms.sum(dim=-1, keepdim=True)
     terms /= sums
-    mean = best.double() + (terms * values).sum(dim=-1).double()
+    mean = best.double() + values.mul_(terms).sum(dim=-1).double()
     total = best.double() + sums.squeeze(1).double().log()
     ids = ((index + vocabulary.first).double() for index in (drawn, column))
-    return torch.stack((score, next(ids), best.double(), next(ids), total, mean)), embedding_of(terms)
+    return torch.stack((score + best, next(ids), best.double(), next(ids), total, mean)), embedding_of(terms)
+
+
+def _draw(terms: Tensor, noise: Noise, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
+    """Draw a column of each row in proportion to its terms: first a group of neighbours, then one of them.
+
+    A row needs a random number for each group, and none for each token. The groups are the same on any number of ranks.
+    Shapes: terms [R, V] -> float64 scores [R], of which the highest one of all ranks wins, and columns [R].
+    """
+    vocabulary_size = vocabulary.mask_token_id  # the mask is the first id after it
+    size = gcd(MAX_GROUP, vocabulary_size // gcd(MAX_RANKS, vocabulary_size))
+    groups = terms.view(len(terms), -1, size)  # [R, V / size, size]
+    ids = torch.arange(groups.shape[1], device=terms.device) + vocabulary.first // size
+    score, group = (groups.sum(dim=-1).double().log() + gumbel(noise, ids)).max(dim=-1)
+    ends = groups[torch.arange(len(group), device=terms.device), group].double().cumsum(dim=-1)  # [R, size]
+    place = uniform(noise, torch.full((1,), IN_GROUP, device=terms.device)) * ends[:, -1:]  # [R, 1]
+    return score, group * size + (ends <= place).sum(dim=-1).clamp_max(size - 1)
 
 
 def combine_parts(parts: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor]:

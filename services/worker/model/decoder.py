@@ -72,6 +72,24 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)  # in training, a weight has 32 bits
 
 
+class HeadNorms:
+    """Normalizes heads of several kinds, such as queries and keys, in one operation."""
+
+    def __init__(self, eps: float, *kinds: tuple[RMSNorm | None, int]) -> None:
+        """`kinds`: the norm of each, or None for one without weights, and the number of its heads."""
+        self._eps, self._kinds = eps, kinds
+        self._weights: Tensor | None = None  # of all heads, made at first use
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        """Shapes: heads [T, H, D] -> float32 [T, H, D]."""
+        weights = self._weights
+        if weights is None or weights.requires_grad or weights.device != heads.device:
+            ones = heads.new_ones(heads.shape[-1])
+            own = [(ones if norm is None else norm.weight).expand(count, -1) for norm, count in self._kinds]
+            weights = self._weights = torch.cat(own).float()
+        return F.rms_norm(heads, heads.shape[-1:], eps=self._eps) * weights
+
+
 class Mlp(nn.Module):
     """A gated MLP, or one rank's columns of it."""
 
@@ -81,10 +99,12 @@ class Mlp(nn.Module):
         self.gate_up = nn.Linear(width, 2 * columns, bias=False)
         self.down = nn.Linear(columns, width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shapes: x [T, W] -> [T, W], to be summed over the ranks."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Shapes: x [T, W] -> [T, W], to be summed over the ranks; with the residual [T, W], the product and their sum
+        are one operation."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)  # [T, columns] each
-        mixed: Tensor = self.down(self.activation(gate) * up)
+        inner = self.activation(gate) * up
+        mixed: Tensor = self.down(inner) if residual is None else torch.addmm(residual, inner, self.down.weight.mT)
         return mixed
 
 
@@ -102,6 +122,8 @@ class Layer(nn.Module):
         self.qkv = nn.Linear(config.width, sum(self.heads) * config.head_dim, bias=config.qkv_bias)
         self.q_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        kinds = (self.q_norm, self.heads[0]), (self.k_norm, kv_heads)
+        self.head_norms = HeadNorms(config.norm_eps, *kinds) if config.qk_norm else None
         self.attn_out = nn.Linear(self.heads[0] * config.head_dim, config.width, bias=False)
         self.mlp_norm = RMSNorm(config.width, config.norm_eps)
         experts = config.experts if config.experts and index >= config.experts.num_dense_layers else None
@@ -117,20 +139,23 @@ class Layer(nn.Module):
         """Shapes: x [T, W], turns [T, 1, rotary_dim / 2] -> [T, W], or with rows [R] -> [R, W]."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, H + 2 K, D]
         num_q, num_kv, _ = self.heads
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k, v = qkv.split(self.heads, dim=1)
-            qkv = torch.cat((self.q_norm(q), self.k_norm(k), v), dim=1)
-        rotate_(qkv[:, : num_q + num_kv, : self.rotary_dim], turns)
+        turned = qkv[:, : num_q + num_kv]
+        if self.head_norms is None:
+            rotate_(turned[..., : self.rotary_dim], turns)
+        else:
+            exact = self.head_norms(turned)
+            rotate_(exact[..., : self.rotary_dim], turns)
+            turned.copy_(exact)
         mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:], rows)  # [T, H, D] or [R, H, D]
         if rows is not None:
             x = x[rows]
         mixed = mixed.flatten(1)
         if self.is_whole and x.device.type != "cpu":
             x = torch.addmm(x, mixed, self.attn_out.weight.mT)  # product and sum in one operation
-        else:
-            x = x + self.reduce(self.attn_out(mixed))
-        hidden: Tensor = x + self.reduce(self.mlp(self.mlp_norm(x)))
-        return hidden
+            hidden: Tensor = self.mlp(self.mlp_norm(x), x)
+            return hidden
+        x = x + self.reduce(self.attn_out(mixed))
+        return x + self.reduce(self.mlp(self.mlp_norm(x)))
 
 
 class PackedDecoder(nn.Module):

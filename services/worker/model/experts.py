@@ -73,15 +73,15 @@ class RoutedExperts(nn.Module):
         self.first, self.count = rank * count, count
         self.experts = RankExperts(width, count, experts.width, activation)
 
-    def mix(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor) -> Tensor:
-        """Add this rank's experts to `mixed`, perhaps in place.
+    def mix(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor | None = None) -> Tensor:
+        """Add this rank's experts to `mixed`, perhaps in place; None: to 0.
 
         Shapes: x and mixed [T, W], chosen and weights [T, k] -> [T, W].
         """
         is_grouped = has_grouped_products(x.device, x.dtype)
         return (self._mix_grouped if is_grouped else self._mix_one_by_one)(x, chosen, weights, mixed)
 
-    def _mix_grouped(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor) -> Tensor:
+    def _mix_grouped(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor | None) -> Tensor:
         """One product for all experts, without a read by the host."""
         is_split = self.count < self.shape.count
         if is_split:  # those of this rank first
@@ -95,10 +95,12 @@ class RoutedExperts(nn.Module):
             is_other = (chosen >= self.count).unsqueeze(-1)
             by_token.masked_fill_(is_other, 0)
         weights = weights.to(x.dtype).unsqueeze(1)
-        return torch.baddbmm(mixed.unsqueeze(1), weights, by_token, alpha=self.shape.scale).squeeze(1)
+        first, beta = (x, 0) if mixed is None else (mixed, 1)
+        return torch.baddbmm(first.unsqueeze(1), weights, by_token, beta=beta, alpha=self.shape.scale).squeeze(1)
 
-    def _mix_one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor) -> Tensor:
+    def _mix_one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor | None) -> Tensor:
         """A product for each expert, with the same bits for a token in any batch on a CPU."""
+        mixed = torch.zeros_like(x) if mixed is None else mixed
         weights = weights.flatten() * self.shape.scale
         order = chosen.flatten().argsort(stable=True)  # the pairs of token and expert, by expert
         counts = chosen.flatten().bincount(minlength=self.shape.count).tolist()
@@ -122,10 +124,10 @@ class ExpertMlp(RoutedExperts):
         self.router = Router(width, experts)
         self.shared = shared
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shapes: x [T, W] -> [T, W], to be summed over the ranks."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Shapes: x and residual [T, W] -> [T, W], to be summed over the ranks."""
         chosen, weights = choose_experts(self.router.scores(x), self.router.expert_bias, self.shape)  # [T, k] each
-        return self.mix(x, chosen, weights, self.shared(x))
+        return self.mix(x, chosen, weights, self.shared(x, residual))
 
 
 def has_grouped_products(device: torch.device, dtype: torch.dtype) -> bool:

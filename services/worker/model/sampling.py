@@ -121,8 +121,13 @@ def _best_of_rows(
 
 def gumbel(noise: Noise, tokens: Tensor) -> Tensor:
     """Standard Gumbel numbers, float64 [R, V]: argmax(logits / T + these) draws from softmax(logits / T)."""
+    return -torch.log(-torch.log(uniform(noise, tokens)))
+
+
+def uniform(noise: Noise, tokens: Tensor) -> Tensor:
+    """Numbers in (0, 1), one for each row and token. Shapes: tokens int64 [V] -> float64 [R, V]."""
     row = mix(mix(mix(noise.seed) + noise.step) + noise.position)  # [R]
-    return -torch.log(-torch.log(unit_interval(mix(row.unsqueeze(1) + mix(tokens)))))
+    return unit_interval(mix(row.unsqueeze(1) + mix(tokens)))
 
 
 def unit_interval(bits: Tensor) -> Tensor:
