@@ -26,20 +26,20 @@ FORM_END = b"\r\n--b--\r\n"
 async def unfinished_bodies(target: LocalTarget) -> None:
     """Send BODIES bodies without their last part."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
-    await run_in_process(_hold, target.url, BODIES, head + _length(BODY_BYTES + len(PART)), BODY_BYTES)
+    await run_in_process(_hold, target.url, HOLD_S, BODIES, head + _length(BODY_BYTES + len(PART)), BODY_BYTES)
 
 
 async def many_uploads(target: LocalTarget) -> None:
     """Send UPLOADS files at once."""
     head = b"POST /v1/files HTTP/1.1\r\n" + HOST + b"Content-Type: multipart/form-data; boundary=b\r\n"
     head += _length(len(FORM) + FILE_BYTES + len(FORM_END)) + FORM
-    await run_in_process(_hold, target.url, UPLOADS, head, FILE_BYTES, FORM_END)
+    await run_in_process(_hold, target.url, HOLD_S, UPLOADS, head, FILE_BYTES, FORM_END)
 
 
 async def unread_downloads(target: LocalTarget) -> None:
     """Ask DOWNLOADS times for a large file, and read only the first bytes of the replies."""
     path = f"/v1/files/{await run_in_process(_uploaded, target.url)}/content".encode()
-    await run_in_process(_hold, target.url, DOWNLOADS, b"GET " + path + b" HTTP/1.1\r\n" + HOST, 0, b"\r\n")
+    await run_in_process(_hold, target.url, HOLD_S, DOWNLOADS, b"GET " + path + b" HTTP/1.1\r\n" + HOST, 0, b"\r\n")
 
 
 def _uploaded(url: str) -> str:
@@ -53,13 +53,13 @@ def _length(size: int) -> bytes:
     return b"Content-Length: %d\r\n\r\n" % size
 
 
-def _hold(url: str, connections: int, start: bytes, parts_bytes: int, end: bytes = b"") -> None:
-    asyncio.run(_hold_open(url, connections, start, parts_bytes, end))
+def _hold(url: str, hold_s: float, connections: int, start: bytes, parts_bytes: int, end: bytes = b"") -> None:
+    asyncio.run(_hold_open(url, hold_s, connections, start, parts_bytes, end))
 
 
-async def _hold_open(url: str, connections: int, start: bytes, parts_bytes: int, end: bytes) -> None:
+async def _hold_open(url: str, hold_s: float, connections: int, start: bytes, parts_bytes: int, end: bytes) -> None:
     """Send `start`, spaces and `end` on each connection, and wait for a reply if there is an `end`, together at most
-    SEND_S. Then keep the connections open for HOLD_S."""
+    SEND_S. Then keep the connections open for `hold_s`."""
     address = httpx.URL(url)
     opened = [await asyncio.open_connection(address.host, address.port, limit=4096) for _ in range(connections)]
 
@@ -76,6 +76,6 @@ async def _hold_open(url: str, connections: int, start: bytes, parts_bytes: int,
     with suppress(TimeoutError):
         async with asyncio.timeout(SEND_S):
             await asyncio.gather(*(send(*connection) for connection in opened))
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(hold_s)
     for _, writer in opened:
         writer.transport.abort()

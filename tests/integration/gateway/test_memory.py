@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,9 +16,11 @@ import pytest
 
 from experiments.faults import memory_attacks
 from experiments.faults.memory_attacks import many_uploads, unfinished_bodies, unread_downloads
-from services.gateway.api.request_body import BodyBudget
+from services.gateway.api import request_body
+from services.gateway.api.request_body import SMALL_BODY_BYTES, BodyBudget
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
+from shared.tasks import cancel
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
@@ -72,6 +75,7 @@ async def test_the_memory_stays_within_its_limit_and_returns(
 ) -> None:
     monkeypatch.setattr(memory_attacks, "HOLD_S", 1.0)
     monkeypatch.setattr(memory_attacks, "BODIES", 100)
+    monkeypatch.setattr(memory_attacks, "UPLOADS", 6)
     async with gateway_process(settings, tmp_path / "gateway.log") as target:
         before, peak = target.memory, 0
         attacking = asyncio.ensure_future(attack(target))
@@ -111,6 +115,19 @@ async def test_the_largest_unfinished_body_is_refused_and_small_ones_are_served(
         assert (await opened[1][0].readline()).startswith(b"HTTP/1.1 200 ")
     for _, writer in opened:
         writer.close()
+
+
+async def test_small_bodies_are_read_while_large_ones_wait(
+    small_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_body, "LARGE_BYTES_PER_S", 1.0)
+    small = json.dumps({"model": "tiny-llada", "prompt": "hi"}).encode()
+    send = partial(small_gateway.http.post, "/v1/completions", headers={"Content-Type": "application/json"})
+    large = asyncio.ensure_future(send(content=small.rjust(3 * SMALL_BODY_BYTES)))
+    for _ in range(3):
+        assert (await send(content=small)).status_code == 200
+    assert not large.done()
+    await cancel([large])
 
 
 async def test_an_unfinished_upload_is_stored_as_it_arrives_and_then_deleted(
