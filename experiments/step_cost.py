@@ -42,7 +42,7 @@ MODELS = {
 }
 OUTPUT, FIRST_PROMPT = 256, 512  # tokens; each request's prompt is one token longer than the last one's
 COUNTS = (1, 8, 32)  # requests of a batch
-MOST_OPERATIONS, MOST_WITH_EXPERTS = 20, 30  # a layer
+MAX_OPERATIONS, MOST_WITH_EXPERTS = 20, 30  # a layer
 ROWS_ONLY = ("index_copy_", "index_select", "embedding", "index")  # touch as many rows as they write or return
 NO_KERNEL = ("empty", "new_empty", "empty_like", "empty_strided")
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm")
@@ -233,7 +233,7 @@ def main() -> None:
         config = parse_config(json.loads(CONFIGS.read_text())[key]["config"])
         decoder = empty_decoder(config, torch.bfloat16, "meta")
         runner = new_runner(decoder, cache_tokens=COUNTS[-1] * (FIRST_PROMPT + 2 * COUNTS[-1] + OUTPUT))
-        most = MOST_WITH_EXPERTS if config.experts else MOST_OPERATIONS
+        most = MOST_WITH_EXPERTS if config.experts else MAX_OPERATIONS
         for kind, split in KINDS.items():
             for count in COUNTS:
                 batch = new_batch(config, *split(count))

@@ -1,8 +1,7 @@
 """Wiring: connect, monitor and reconfigure, drain."""
 
 import asyncio
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor
-from services.reconfigurator.execution.launchers.launcher import Launcher
-from services.reconfigurator.execution.launchers.process import ProcessLauncher
+from services.reconfigurator.execution.launchers.factory import make_launcher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.wanted_gpus import WantedGpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
-from services.reconfigurator.nodes import Node, read_nodes
+from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
@@ -145,22 +143,6 @@ async def reconfigure(
         await controller.run(settings.interval_s, settings.window_s, stop)
     finally:
         await launcher.close()
-
-
-def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: Sequence[Node]) -> Launcher:
-    """The launcher that the settings name; docker-py is imported only if needed."""
-    if settings.launcher == "process":
-        return ProcessLauncher(bus, [node.name for node in nodes])
-    from services.reconfigurator.execution.launchers.container_spec import read_template  # noqa: PLC0415
-
-    template = read_template(settings, os.environ)
-    if settings.launcher == "docker":
-        from services.reconfigurator.execution.launchers.docker import DockerLauncher  # noqa: PLC0415
-
-        return DockerLauncher(template, nodes)
-    from services.reconfigurator.execution.launchers.swarm import SwarmLauncher  # noqa: PLC0415
-
-    return SwarmLauncher(template, nodes)
 
 
 if __name__ == "__main__":

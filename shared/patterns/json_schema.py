@@ -33,7 +33,7 @@ from shared.patterns.json_containers import (
 )
 from shared.patterns.json_scalars import QUOTE, check_range, constant, count, integer, number, searched, string
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, automaton_of, either
-from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, without_annotations
+from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, without_annotations
 from shared.patterns.schema_merging import Schema, apart, merged, same, with_prefix_items, without_properties
 from shared.patterns.schema_narrowing import TYPES, in_own_scope, narrowed, needs_narrowing
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.schema_keywords import without_annotations
+from shared.patterns.schema_keyword_names import without_annotations
 
 Schema = Mapping[str, Any]
 Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name within a field; raises BadInput

@@ -10,8 +10,8 @@ from typing import Self
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.api.completion_replies import Json, StreamedReplies
 from services.gateway.api.errors import as_api_error, log_internal_error
+from services.gateway.api.replies_and_chunks import Json, StreamedReplies
 from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from services.gateway.api.completion_replies import Json
+from services.gateway.api.replies_and_chunks import Json
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.decisions import StepDecisions
 from shared.messages.steps import StepKind

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from services.gateway.api.completion_replies import Replies
 from services.gateway.api.form_compiler import TOOLS, TextForm
 from services.gateway.api.infill import infill_output
 from services.gateway.api.output_room import output_room
 from services.gateway.api.prompts import Prompt, unblocked
+from services.gateway.api.replies_and_chunks import Replies
 from services.gateway.api.text_forms import Form
 from services.gateway.api.tool_calls.use import ToolUse
 from shared.api_keys import ApiKey

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from services.gateway.api.completion_replies import Json
+from services.gateway.api.replies_and_chunks import Json
 from services.gateway.api.request_body import MAX_BODY_BYTES
 from services.gateway.api.request_models import ChatBody, CompletionBody, TextBody
 from services.gateway.errors import ApiError

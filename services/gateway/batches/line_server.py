@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from starlette.datastructures import Headers
 
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.completion_replies import Json
 from services.gateway.api.errors import as_api_error, log_internal_error
+from services.gateway.api.replies_and_chunks import Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult

@@ -3,9 +3,9 @@
 import numpy as np
 import structlog
 
+from services.scheduler.state.invalid_results import read_probabilities
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
-from services.scheduler.state.result_checks import read_probabilities
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.pinned import FREE

@@ -13,7 +13,7 @@ from shared.errors import BadInput
 from shared.patterns.json_scalars import FORMATS
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
 from shared.patterns.parts import automaton_of
-from shared.patterns.schema_keywords import TYPE_OF
+from shared.patterns.schema_keyword_names import TYPE_OF
 from tests.support.pattern_texts import draw_text
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

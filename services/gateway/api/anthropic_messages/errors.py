@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from services.gateway.api.completion_replies import Json
+from services.gateway.api.replies_and_chunks import Json
 from services.gateway.errors import ApiError
 
 _TYPE_OF_STATUS: Mapping[int, str] = {

@@ -6,7 +6,7 @@ from itertools import count
 from pydantic_core import from_json
 
 from services.gateway.api.anthropic_messages.errors import error_body
-from services.gateway.api.completion_replies import Json, StreamedReplies, cached_tokens, call_id, serving
+from services.gateway.api.replies_and_chunks import Json, StreamedReplies, cached_tokens, call_id, serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from services.gateway.api.base_models import Lenient, unsupported
-from services.gateway.api.completion_replies import Json
 from services.gateway.api.content import joined
 from services.gateway.api.openai_responses.body import TextOrInputParts
+from services.gateway.api.replies_and_chunks import Json
 
 MAX_OPTIONS = 255
 MAX_LEVELS = 10

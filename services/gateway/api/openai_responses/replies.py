@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import count
 
-from services.gateway.api.completion_replies import (
+from services.gateway.api.replies_and_chunks import (
     Json,
     StreamedReplies,
     cached_tokens,

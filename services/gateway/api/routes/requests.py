@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.replies import ID_PREFIX as MESSAGE_ID_PREFIX
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.completion_replies import ChatFormat, TextFormat, usage_of
 from services.gateway.api.paging import page_after
+from services.gateway.api.replies_and_chunks import ChatFormat, TextFormat, usage_of
 from services.gateway.api.request_filter import RequestFilter
 from services.gateway.api.response_models import (
     RequestPage,

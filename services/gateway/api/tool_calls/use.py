@@ -11,7 +11,7 @@ from services.gateway.api.tool_calls.call_text import ReadText
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_parts
 from shared.patterns.parts import FormPart
-from shared.patterns.schema_keywords import ASSERTIONS
+from shared.patterns.schema_keyword_names import ASSERTIONS
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 NO_RULES = {"type", "properties", "required", "additionalProperties"}  # of arguments that declare no properties

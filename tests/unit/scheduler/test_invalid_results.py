@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.state.result_checks import invalid_steps
+from services.scheduler.state.invalid_results import invalid_steps
 
 any_position = st.one_of(st.integers(0, 4), st.integers(-(2**31), 2**31 - 1))
 
