@@ -22,6 +22,12 @@ def _sets(families: Iterable[str]) -> list[str]:
 
 SETS = _sets(family for family in FAMILIES if family not in BLOCK_CAUSAL)
 BLOCK_SETS = _sets(BLOCK_CAUSAL)
+RELATIVES = sorted(f"relatives/{path.parent.name}" for path in COPY.glob("relatives/*/decode.json"))
+
+
+def directory(name: str) -> Path:
+    """Of a set. Those of relatives are in the repository only."""
+    return (COPY if name in RELATIVES else GOLDEN) / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,10 @@ class GoldenCase:
         return [(s["block"] - first, [x - p for x in s["unmask_pos"]], s["unmask_id"]) for s in self.steps]
 
 
-def threshold_cases(models: tuple[str, ...], modes: tuple[str, ...], root: Path = GOLDEN) -> list[GoldenCase]:
+def threshold_cases(models: tuple[str, ...], modes: tuple[str, ...], root: Path | None = None) -> list[GoldenCase]:
     """The cases of block-wise threshold decoding with these models and modes."""
-    return [case for name in models for case in _read(root / name) if case.mode in modes]
+    paths = (directory(name) if root is None else root / name for name in models)
+    return [case for path in paths for case in _read(path) if case.mode in modes]
 
 
 def _read(model: Path) -> list[GoldenCase]:

@@ -14,7 +14,7 @@ from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.weights import load
-from tests.support.golden import GOLDEN, SETS
+from tests.support.golden import RELATIVES, SETS, directory
 from tests.support.packed_forward import forward_packed
 
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
@@ -23,7 +23,7 @@ CACHE_TOKENS = 256
 
 @cache
 def decoder_of(name: str) -> PackedDecoder:
-    return load(GOLDEN / name, torch.float32, "cpu")
+    return load(directory(name), torch.float32, "cpu")
 
 
 def sequence(ids: Tensor) -> SequenceState:
@@ -57,10 +57,12 @@ def rows(files: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("file", ["forward", "padded"])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [(name, file) for name in SETS for file in ("forward", "padded")] + [(n, "forward") for n in RELATIVES],
+)
 def test_all_sequences_in_one_packed_forward_match_the_reference(name: str, file: str) -> None:
-    pairs = rows(load_file(GOLDEN / name / f"{file}.safetensors"))
+    pairs = rows(load_file(directory(name) / f"{file}.safetensors"))
     assert len(pairs) > 0
     pairs.sort(key=lambda pair: len(pair[0]))
     parts = [Part(sequence(ids), 0, 0, 0, len(ids)) for ids, _ in pairs]
@@ -71,7 +73,7 @@ def test_all_sequences_in_one_packed_forward_match_the_reference(name: str, file
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("mode", ["prefix", "dual"])
 def test_a_cached_forward_attends_to_the_keys_of_the_recompute_step(name: str, mode: str) -> None:
-    files, decoder = load_file(GOLDEN / name / "forward.safetensors"), decoder_of(name)
+    files, decoder = load_file(directory(name) / "forward.safetensors"), decoder_of(name)
     cases = sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")})
     assert cases
     for case in cases:
