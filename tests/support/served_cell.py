@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Event, FinishRequest, RequestArrived, SaveCheckpoint, SendJobs, SendProgress
+from services.scheduler.events import (
+    Event,
+    FinishRequest,
+    InstanceLost,
+    InstanceUpdated,
+    RequestArrived,
+    SaveCheckpoint,
+    SendJobs,
+    SendProgress,
+)
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
@@ -13,7 +22,7 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Progress
-from tests.builders import ARRIVAL_S, registered, scheduler_core
+from tests.builders import ARRIVAL_S, draining, registered, scheduler_core
 
 MAX_CYCLES = 5000
 
@@ -29,17 +38,23 @@ class ServedCell:
     lookahead: int = 1
     prefixes: PrefixSize = NO_PREFIXES
     canvas_steps: int = 0
+    mode: CacheMode = CacheMode.BLOCK
     finished: dict[str, FinishRequest] = field(default_factory=dict)
     progress: list[Progress] = field(default_factory=list)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        self.engines = {
-            name: Engine(runner, CacheMode.BLOCK, EngineLimits(1024, 8), name, self.prefixes)
-            for name, runner in ((f"a-{i}", runner) for i, runner in enumerate(self.runners))
-        }
+        self.engines = {f"a-{i}": self._engine(f"a-{i}", runner) for i, runner in enumerate(self.runners)}
         self.core = self.start_scheduler()
+
+    def _engine(self, name: str, runner: Runner) -> Engine:
+        return Engine(runner, self.mode, EngineLimits(1024, 8), name, self.prefixes)
+
+    def _registered(self, name: str) -> InstanceUpdated:
+        room = 0 if self.mode is CacheMode.NONE else self.room
+        pages = {"prefix_tokens": self.prefixes.tokens, "prefix_page": self.prefixes.page_tokens}
+        return registered(name, cache_tokens=room, **pages)
 
     def start_scheduler(self) -> SchedulerCore:
         self.epoch += 1
@@ -50,20 +65,19 @@ class ServedCell:
             mask_token_id=config.mask_token_id,
             vocab_size=config.vocab_size,
             thresholds=(self.threshold,),
-            caching=True,
-            exact_cache=True,
+            caching=self.mode is not CacheMode.NONE,
+            exact_cache=self.mode is CacheMode.BLOCK,
             canvas_steps=self.canvas_steps,
             lookahead=self.lookahead,
             end_ids=(),
         )
-        pages = {"prefix_tokens": self.prefixes.tokens, "prefix_page": self.prefixes.page_tokens}
-        self.events: list[Event] = [registered(name, cache_tokens=self.room, **pages) for name in self.engines]
+        self.events: list[Event] = [self._registered(name) for name in self.engines]
         return self.core
 
     def cycle(self, arrivals: Sequence[RequestArrived] = ()) -> None:
         for command in self.core.cycle([*self.events, *arrivals], ARRIVAL_S):
             match command:
-                case SendJobs(instance_id, jobs):
+                case SendJobs(instance_id, jobs) if instance_id in self.engines:
                     self.engines[instance_id].accept(jobs)
                 case SaveCheckpoint(request_id, checkpoint):
                     self.checkpoints[request_id] = checkpoint
@@ -82,6 +96,22 @@ class ServedCell:
                 return
             self.cycle()
         raise AssertionError("not all requests ended")
+
+    def serve_moving(self, arrived: RequestArrived) -> None:
+        """Serve a request that leaves its instance before each of its steps."""
+        name = arrived.request.request_id
+        self.cycle([arrived])
+        while name not in self.finished:
+            at = self.core.fleet.instance_id(self.core.table.instance[self.core.table.row_of[name]])
+            other = next(each for each in self.engines if each != at)
+            self.events += [registered(other, cache_tokens=self.room), draining(at)]
+            self.cycle()
+
+    def replace_instance(self) -> None:
+        """Lose the only instance with its results, and start another."""
+        [lost] = self.engines
+        self.engines = {"b-1": self._engine("b-1", self.runners[0])}
+        self.events = [InstanceLost(lost), self._registered("b-1")]
 
     def output(self, name: str = "r") -> list[int]:
         tokens: list[int] = self.finished[name].output_ids.tolist()

@@ -17,7 +17,7 @@ from services.scheduler.state.step_pipeline import IDLE
 from services.worker.engine.cache_mode import CacheMode
 from shared.arrays import Bool, Int64, unpack_int32, unpack_int64
 from shared.messages.steps import StepJobs, StepKind, StepResults
-from tests.support.engine_cell import MAX_REQUESTS, STEP_TIMEOUT_S, THRESHOLD, EngineCell, Text, dilaserve
+from tests.support.engine_cell import MAX_REQUESTS, THRESHOLD, EngineCell, Text, dilaserve
 
 LOOKAHEADS = pytest.mark.parametrize("lookahead", [0, 1])
 
@@ -133,13 +133,6 @@ def test_a_request_that_sits_out_keeps_its_instance_and_its_cache(lookahead: int
 
 
 @LOOKAHEADS
-def test_requests_that_sit_out_step_when_the_others_have_ended(lookahead: int) -> None:
-    cell = cell_of("r2", "r3", lookahead=lookahead)
-    submit(cell, 1, 2, 3)
-    finish_all(cell)
-
-
-@LOOKAHEADS
 def test_a_batch_whose_requests_are_all_cancelled_does_not_block_the_instance(lookahead: int) -> None:
     cell = cell_of("r2", lookahead=lookahead)
     submit(cell, 1, 2)
@@ -147,26 +140,6 @@ def test_a_batch_whose_requests_are_all_cancelled_does_not_block_the_instance(lo
     cell.deliver_jobs("a-1")
     cell.cycle([ev.RequestCancelled("r1")])
     assert "r2" in dict(sent(cell))
-    finish_all(cell)
-
-
-@LOOKAHEADS
-def test_a_request_that_sits_out_can_be_cancelled(lookahead: int) -> None:
-    cell = cell_of("r2", lookahead=lookahead)
-    submit(cell, 1, 2)
-    cell.cycle([ev.RequestCancelled("r2")])
-    assert cell.core.fleet.requests[0] == 1
-    finish_all(cell)
-
-
-@LOOKAHEADS
-def test_a_lost_batch_blocks_its_instance_until_the_step_times_out(lookahead: int) -> None:
-    cell = cell_of("r2", lookahead=lookahead)
-    submit(cell, 1, 2)
-    cell.jobs["a-1"].clear()
-    cell.now_s += STEP_TIMEOUT_S + 1
-    cell.cycle()
-    assert "r1" in dict(sent(cell))
     finish_all(cell)
 
 
@@ -221,17 +194,6 @@ def test_a_worker_that_registers_again_runs_batches_apart() -> None:
     submit(cell, 2)
     assert ("r2", 2) in sent(cell)
     assert run(cell) == ["r1"]
-    finish_all(cell)
-
-
-def test_the_next_scheduler_counts_batches_from_one() -> None:
-    cell = cell_of("r2", lookahead=1)
-    submit(cell, 1, 2)
-    for _ in range(3):
-        run(cell)
-        cell.deliver_results()
-    cell.start_scheduler()
-    assert min(batch for _, batch in sent(cell)) == 1
     finish_all(cell)
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,11 +114,3 @@ def test_a_request_of_another_kind_does_not_join_a_batch_of_one_kind(some: Reque
         kinds = set(some.recomputes[of & some.joined].tolist())
         if len(kinds) == 1:
             assert set(some.recomputes[of & kept].tolist()) == kinds
-
-
-@pytest.mark.parametrize(("recomputing", "of"), [(2, 10), (3, 10), (1, 4), (1, 3)])
-def test_recompute_steps_run_from_their_share_of_the_requests_on(recomputing: int, of: int) -> None:
-    recomputes = np.arange(of) < recomputing
-    one, none = np.zeros(of, dtype=np.int64), np.zeros(of, dtype=np.bool_)
-    kept = of_one_kind(one, recomputes, none, np.array([True]))
-    assert kept.tolist() == (recomputes == (recomputing >= RECOMPUTE_SHARE * of)).tolist()

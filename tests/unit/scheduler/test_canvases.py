@@ -20,7 +20,7 @@ from shared.messages.instances import ModelCard
 from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.model_card import read_model_card
-from tests.builders import ARRIVAL_S, draining, registered
+from tests.builders import ARRIVAL_S
 from tests.support.canvas_model import open_canvas_model, write_canvas_model
 from tests.support.gemma_files import CANVAS
 from tests.support.served_cell import ServedCell
@@ -91,13 +91,7 @@ def test_a_request_that_moves_within_its_canvases_has_the_same_text(
 ) -> None:
     """Before each of its steps the request leaves its instance."""
     cell = cell_of(runners, lookahead=0)
-    cell.cycle([served()])
-    while not cell.finished:
-        row = cell.core.table.row_of["r"]
-        at = cell.core.fleet.instance_id(cell.core.table.instance[row])
-        other = next(name for name in cell.engines if name != at)
-        cell.events += [registered(other, cache_tokens=ROOM), draining(at)]
-        cell.cycle()
+    cell.serve_moving(served())
     stats = cell.finished["r"].stats
     assert stats is not None
     assert stats.migrations > STEPS

@@ -43,11 +43,6 @@ def test_the_level_is_within_the_candidates(booked: float, level: float) -> None
     assert level_at(booked, 0.5, 0.9) == pytest.approx(level)
 
 
-@given(candidate=st.floats(0, 1), booked=SHARES)
-def test_with_one_candidate_it_is_the_level(candidate: float, booked: float) -> None:
-    assert level_at(booked, candidate, candidate) == candidate
-
-
 @given(estimates=estimates(), max_steps=st.floats(-10, 6000), more=st.floats(0, 6000))
 def test_more_steps_never_lower_the_highest_threshold_within_them(
     estimates: tuple[Float64, Float64], max_steps: float, more: float
@@ -67,17 +62,6 @@ def test_the_steps_at_the_highest_threshold_fit(estimates: tuple[Float64, Float6
         assert steps_of(candidates, steps, threshold) <= max_steps + 1e-6 * abs(max_steps) + 1e-6
     else:
         assert threshold == candidates[0]
-
-
-@given(estimates=estimates(rising=True), share=st.floats(0, 1))
-def test_the_highest_threshold_within_the_steps_at_a_threshold_needs_as_many_steps(
-    estimates: tuple[Float64, Float64], share: float
-) -> None:
-    candidates, steps = estimates
-    threshold = candidates[0] + share * (candidates[-1] - candidates[0])
-    at = steps_of(candidates, steps, threshold)
-    found = highest(candidates, steps, at)
-    assert found >= threshold - 1e-6 or steps_of(candidates, steps, found) == pytest.approx(at, abs=1e-6)
 
 
 @given(estimates=estimates(), index=st.integers(0, 5))

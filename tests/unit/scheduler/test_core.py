@@ -24,9 +24,9 @@ from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.service import is_urgent
 from services.scheduler.state.suspects import MAX_ATTEMPTS
-from shared.arrays import Int32, pack_float32, pack_int32, pack_int64, unpack_float32, unpack_int32, unpack_int64
+from shared.arrays import Int32, unpack_float32, unpack_int32, unpack_int64
 from shared.messages.requests import OutcomeStatus, Request
-from shared.messages.steps import StepFailure, StepJobs, StepKind, StepResults
+from shared.messages.steps import StepFailure, StepKind, StepResults
 from tests import builders
 from tests.builders import END_ID, EPOCH, MASK_ID, draining, registered, scheduler_core
 from tests.support.scripted_worker import ScriptedWorker as Worker
@@ -152,13 +152,6 @@ def test_the_state_is_sent_only_with_the_first_step() -> None:
     assert unpack_int32(second.jobs.steps).tolist() == [1]
 
 
-def test_blocks_after_the_end_of_the_text_are_not_computed() -> None:
-    core = scheduler_core()
-    [finish] = serve(core, {"a-1": Worker(end_at=2)}, core.cycle([registered(), arrival("r")], 100.0))
-    assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
-    assert finish.status is OutcomeStatus.COMPLETED
-
-
 @pytest.mark.parametrize(
     ("fields", "settings", "end_ids"),
     [
@@ -196,13 +189,6 @@ def test_a_resumed_request_whose_text_has_ended_is_finished_at_once() -> None:
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
-def test_requests_wait_for_the_first_instance() -> None:
-    core = scheduler_core()
-    assert core.cycle([arrival("r"), arrival("s")], 100.0) == []
-    [sent] = of_kind(core.cycle([registered()], 101.0), SendJobs)
-    assert len(unpack_int64(sent.jobs.tickets)) == 2
-
-
 def test_requests_go_to_the_instance_with_the_fewest_tokens() -> None:
     core = scheduler_core()
     core.cycle([registered("a-1"), registered("b-1"), arrival("long", output=64), arrival("short", output=8)], 100.0)
@@ -210,69 +196,11 @@ def test_requests_go_to_the_instance_with_the_fewest_tokens() -> None:
     assert core.fleet.instance_id(int(core.table.instance[core.table.row_of["next"]])) == "b-1"
 
 
-def test_a_request_without_room_waits_for_it() -> None:
-    core = scheduler_core()
-    commands = core.cycle([registered(max_batch_requests=1), arrival("r"), arrival("s")], 100.0)
-    [sent] = of_kind(commands, SendJobs)
-    assert len(unpack_int64(sent.jobs.tickets)) == 1
-    finished = serve(core, {"a-1": Worker()}, commands)
-    assert [f.arrived.request.request_id for f in finished] == ["r", "s"]
-
-
-def test_a_request_longer_than_a_batch_is_served_alone() -> None:
-    core = scheduler_core()
-    [finish] = serve(core, {"a-1": Worker()}, core.cycle([registered(max_batch_tokens=5), arrival("r")], 100.0))
-    assert finish.status is OutcomeStatus.COMPLETED
-
-
 def test_higher_priority_is_placed_first() -> None:
     core = scheduler_core()
     commands = core.cycle([registered(max_batch_requests=1), arrival("low"), arrival("high", priority=5)], 100.0)
     finished = serve(core, {"a-1": Worker()}, commands)
     assert [f.arrived.request.request_id for f in finished] == ["high", "low"]
-
-
-def test_a_clients_quality_floor_is_a_lower_bound() -> None:
-    core = scheduler_core()
-    [sent] = of_kind(core.cycle([registered(), arrival("r", min_threshold=0.95)], 100.0), SendJobs)
-    assert unpack_float32(sent.jobs.thresholds)[0] == pytest.approx(0.95)
-
-
-def test_duplicate_and_late_results_change_nothing() -> None:
-    core = scheduler_core()
-    worker = Worker()
-    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
-    results = worker.run(sent.jobs)
-    [second] = of_kind(core.cycle([results, results], 100.1), SendJobs)
-    assert core.cycle([results], 100.2) == []
-    [finish] = serve(core, {"a-1": worker}, [second])
-    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
-
-
-def test_results_of_another_epoch_are_dropped() -> None:
-    core = scheduler_core()
-    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
-    old = Worker().run(StepJobs(epoch=EPOCH - 1, tickets=sent.jobs.tickets, steps=sent.jobs.steps,
-                                blocks=sent.jobs.blocks, states=sent.jobs.states))  # fmt: skip
-    assert core.cycle([old], 100.1) == []
-
-
-def test_malformed_results_are_not_applied_and_the_request_continues() -> None:
-    core = scheduler_core()
-    [sent] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
-    garbage = [
-        StepResults(instance_id="a-1", epoch=EPOCH, tickets=b"123"),
-        StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets, steps=sent.jobs.steps),
-        StepResults(instance_id="nobody", epoch=EPOCH),
-        StepResults(instance_id="a-1", epoch=EPOCH, tickets=pack_int64([-5, 2**62]), steps=pack_int32([0, 0]),
-                    counts=pack_int32([0, 0]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
-        StepResults(instance_id="a-1", epoch=EPOCH, tickets=sent.jobs.tickets * 2, steps=sent.jobs.steps * 2,
-                    counts=pack_int32([-1, 1]), confidence_stats=pack_float32([[0.0] * 5] * 2)),
-    ]  # fmt: skip
-    commands = core.cycle(garbage, 100.1)
-    assert core.table.steps[core.table.row_of["r"]] == 0
-    [finish] = serve(core, {"a-1": Worker()}, commands)
-    assert finish.status is OutcomeStatus.COMPLETED
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
@@ -283,26 +211,6 @@ def test_a_step_that_unmasks_nothing_runs_again_on_another_instance(lookahead: i
     finished = serve(core, workers, commands)
     assert [f.status for f in finished] == [OutcomeStatus.COMPLETED] * 2
     assert [f.output_ids.tolist() for f in finished] == [[10 + i for i in range(8)]] * 2
-
-
-def test_a_request_of_which_no_step_unmasks_a_token_fails_after_some_attempts() -> None:
-    core = scheduler_core()
-    [finish] = serve(core, {"a-1": Worker(per_step=0)}, core.cycle([registered(), arrival("r")], 100.0))
-    assert finish.status is OutcomeStatus.FAILED
-    assert finish.error == f"no instance could run step 0 alone: {MAX_ATTEMPTS} tries had no valid answer"
-
-
-def test_a_worker_that_lacks_the_state_receives_it() -> None:
-    core = scheduler_core()
-    worker = Worker()
-    [first] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
-    [second] = of_kind(core.cycle([worker.run(first.jobs)], 100.1), SendJobs)
-    forgetful = Worker()
-    commands = core.cycle([forgetful.run(second.jobs)], 100.2)
-    [again] = of_kind(commands, SendJobs)
-    assert unpack_int32(again.jobs.states[0].canvas).tolist()[3:] == [10, 11] + [MASK_ID] * 6
-    assert unpack_int32(again.jobs.steps).tolist() == [1]
-    assert len(serve(core, {"a-1": forgetful}, commands)) == 1
 
 
 @pytest.mark.parametrize(("field", "status"), [(None, OutcomeStatus.FAILED), ("pattern", OutcomeStatus.REJECTED)])
@@ -332,15 +240,6 @@ def test_requests_of_a_lost_instance_continue_elsewhere_with_their_tokens() -> N
     assert finish.output_ids.tolist() == [10 + i for i in range(8)]
     assert finish.stats is not None
     assert (finish.stats.instances, finish.stats.migrations) == (["a-1", "b-1"], 1)
-
-
-def test_requests_leave_a_draining_instance_after_their_step() -> None:
-    core = scheduler_core()
-    worker = Worker("a-1")
-    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
-    assert core.cycle([draining("a-1"), registered("b-1")], 100.1) == []
-    commands = core.cycle([worker.run(first.jobs)], 100.2)
-    assert {c.instance_id for c in of_kind(commands, SendJobs) if c.jobs.tickets} == {"b-1"}
 
 
 def test_drops_are_sent_before_their_request_can_come_back_with_its_ticket() -> None:
@@ -446,28 +345,6 @@ def test_decisions_of_steps_sent_ahead_survive_the_growth_of_the_table() -> None
     [finish] = of_kind(core.cycle([*done, RequestCancelled("r")], 100.2), FinishRequest)
     assert finish.decisions is not None
     assert unpack_float32(finish.decisions.thresholds).tolist() == pytest.approx([0.9, 0.9])
-
-
-def test_steps_that_the_bus_has_lost_are_sent_again_at_once() -> None:
-    core = scheduler_core()
-    worker = Worker("a-1")
-    [lost] = of_kind(core.cycle([registered(), arrival("r")], 100.0), SendJobs)
-    commands = core.cycle([StepsLost()], 100.1)
-    assert (
-        of_kind(core.cycle([Worker("a-1").run(lost.jobs)], 100.2), SendJobs) == []
-    )  # a result of the lost step is late
-    [finish] = serve(core, {"a-1": worker}, commands)
-    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
-
-
-def test_after_a_loss_of_the_bus_an_idle_request_is_sent_with_its_state() -> None:
-    """The instance forgets each request of which the next message does not bring the state."""
-    core, worker = scheduler_core(), Worker("a-1")
-    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
-    [then] = of_kind(core.cycle([worker.run(first.jobs), StepsLost()], 100.1), SendJobs)
-    [ticket] = unpack_int64(then.jobs.tickets).tolist()
-    assert ticket < then.jobs.forget_below
-    assert [state.ticket for state in then.jobs.states] == [ticket]
 
 
 @pytest.mark.parametrize(

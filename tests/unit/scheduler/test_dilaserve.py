@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.events import InstanceLost
 from services.scheduler.policies.dilaserve import DiLaServePolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S
@@ -43,10 +42,6 @@ def cell_with(*candidates: float) -> ScriptedCell:
 def thresholds(cell: ScriptedCell, *requests: object) -> list[float]:
     [sent] = jobs_in(cell.send(*requests))  # type: ignore[arg-type]
     return [round(float(threshold), 6) for threshold in unpack_float32(sent.jobs.thresholds)]
-
-
-def test_an_idle_cluster_uses_the_highest_candidate() -> None:
-    assert thresholds(cell_of(), arrival("r", slo_s=1000.0)) == [0.9]
 
 
 def test_all_requests_share_one_level_between_the_candidates() -> None:
@@ -133,15 +128,6 @@ def test_a_candidate_of_three_decimals_is_used_as_it_is() -> None:
     assert thresholds(cell_with(0.505, 0.955), arrival("urgent", slo_s=2.0)) == [0.505]
 
 
-@pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize("block_length", [8, 32, 64])
-def test_requests_of_any_block_length_end(block_length: int, *, caching: bool) -> None:
-    cell = cell_of(caching=caching)
-    requests = [arrival(f"r{i}", block_length=block_length, slo_s=5.0) for i in range(5)]
-    cell.serve(cell.send(*requests))
-    assert [finish.output_ids.tolist() for finish in cell.finished] == [[10 + i for i in range(64)]] * 5
-
-
 @pytest.mark.parametrize(("moves", "state"), [("never", SENT_ACROSS), ("room", SENT_AHEAD)])
 def test_a_request_that_never_moves_crosses_blocks_while_another_waits(moves: str, state: int) -> None:
     core = scheduler_core(
@@ -167,15 +153,6 @@ def test_without_an_instance_requests_wait_at_the_lowest_level() -> None:
     assert cell.core.table.level[cell.core.table.row_of["r"]] == 0.5
     cell.workers["a-1"] = ScriptedWorker("a-1", 4)
     cell.serve(cell.send(registered("a-1", profile=PROFILE)))
-    assert len(cell.finished) == 1
-
-
-def test_after_the_loss_of_the_last_instance_requests_wait_for_another() -> None:
-    cell = cell_of()
-    cell.send(arrival("r", slo_s=5.0))
-    assert jobs_in(cell.send(InstanceLost("a-1"))) == []
-    cell.workers["b-1"] = ScriptedWorker("b-1", 4)
-    cell.serve(cell.send(registered("b-1", profile=PROFILE)))
     assert len(cell.finished) == 1
 
 
@@ -219,13 +196,3 @@ def test_a_request_that_moves_within_a_block_recomputes_there(*, has_state: bool
         cell.core.table.state_instance[row] = NOWHERE
     _, recompute_left = cell.core.estimates.remaining(row)
     assert recompute_left[0].tolist() == [1.0 if has_state else 2.0] * len(THRESHOLDS)
-
-
-def test_an_idle_instance_forgets_its_pace() -> None:
-    fleet = cell_of().core.fleet
-    fleet.add_load(0, 128, requests=2)
-    fleet.pace_s[0] = 0.5
-    fleet.add_load(0, -64, requests=-1)
-    assert fleet.pace_s[0] == 0.5
-    fleet.add_load(0, -64, requests=-1)
-    assert fleet.pace_s[0] == 0.0

@@ -17,7 +17,7 @@ from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
 from shared.arrays import unpack_int32
 from shared.messages.requests import Progress, Request
-from tests.builders import ARRIVAL_S, draining, registered
+from tests.builders import ARRIVAL_S
 from tests.support.golden import BLOCK_SETS, GOLDEN, GoldenCase, threshold_cases
 from tests.support.served_cell import ServedCell
 
@@ -85,13 +85,7 @@ def test_moved_requests_have_the_reference_output() -> None:
     """Before each of its steps the request leaves its instance."""
     case = cases()[0]
     cell = cell_of(case.threshold, instances=2, lookahead=0)
-    cell.cycle([served(case)])
-    while not cell.finished:
-        row = cell.core.table.row_of["r"]
-        at = cell.core.fleet.instance_id(cell.core.table.instance[row])
-        other = next(name for name in cell.engines if name != at)
-        cell.events += [registered(other, cache_tokens=ROOM), draining(at)]
-        cell.cycle()
+    cell.serve_moving(served(case))
     stats = cell.finished["r"].stats
     assert stats is not None
     assert stats.migrations > case.nfe / 2

@@ -76,14 +76,6 @@ def test_beyond_the_grid_seconds_are_proportional_to_the_tokens() -> None:
     assert beyond == pytest.approx(3 * most)
 
 
-def test_a_correction_approaches_the_observed_ratio() -> None:
-    made = fleet(SUM, SUM)
-    assert made.correction[:2].tolist() == [1.0, 1.0]
-    for _ in range(2000):
-        made.observe(np.array([1]), np.array([0.2]), np.array([0.1]))
-    assert made.correction[:2].tolist() == pytest.approx([1.0, 2.0], rel=0.001)
-
-
 def test_a_wrong_profile_is_corrected_within_a_few_iterations() -> None:
     made = fleet(SUM, SUM)
     for _ in range(10):

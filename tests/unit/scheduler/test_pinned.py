@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Event, FinishRequest, InstanceLost, RequestArrived, RequestEstimates, SendJobs
+from services.scheduler.events import FinishRequest, RequestArrived, RequestEstimates
 from services.scheduler.policies.dilaserve import DiLaServePolicy
-from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import WHOLE
 from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
 from shared.arrays import Int32, pack_int32
 from shared.messages.requests import Request
 from shared.pinned import FREE
-from tests.builders import ARRIVAL_S, registered, scheduler_core
+from tests.builders import ARRIVAL_S, scheduler_core
 from tests.support.golden import COPY
+from tests.support.served_cell import ServedCell
 
 THRESHOLD, BLOCK, BLOCKS, PROMPT = 0.9, 8, 4, 6
 LENGTH = BLOCK * BLOCKS
@@ -49,44 +47,18 @@ def request(name: str, tokens: Int32 | None = None, **fields: object) -> Request
     return RequestArrived(own, prompt, LENGTH, 1e6, ARRIVAL_S)
 
 
-def core_of(family: str, mode: CacheMode, lookahead: int = 0) -> SchedulerCore:
-    config = runner(family, mode is not CacheMode.NONE).config
-    return scheduler_core(
-        lambda _: FixedThresholdPolicy(THRESHOLD, MigrationPolicy.NEVER),
-        mask_token_id=config.mask_token_id,
-        thresholds=(THRESHOLD,),
-        caching=mode is not CacheMode.NONE,
-        lookahead=lookahead,
-        end_ids=(),
-    )
-
-
 def serve(
     family: str, mode: CacheMode, arrivals: Mapping[int, list[RequestArrived]], *, lookahead: int, lost_at: int = -1
 ) -> dict[str, FinishRequest]:
     """`arrivals`: by cycle. At the cycle `lost_at` another instance takes the place of the first one."""
-    core, name, events = core_of(family, mode, lookahead), "a-1", list[Event]()
-    cached = mode is not CacheMode.NONE
-    finished: dict[str, FinishRequest] = {}
-
-    def engine() -> Engine:
-        return Engine(runner(family, cached), mode, EngineLimits(1024, 8), name)
-
-    running = engine()
-    events.append(registered(name, cache_tokens=1024 if cached else 0))
+    runners = [runner(family, mode is not CacheMode.NONE)]
+    cell = ServedCell(runners, 1024, THRESHOLD, lookahead=lookahead, mode=mode)
     for cycle in range(300):
         if cycle == lost_at:
-            events, name = [InstanceLost(name), registered("b-1", cache_tokens=1024 if cached else 0)], "b-1"
-            running = engine()
-        for command in core.cycle([*events, *arrivals.get(cycle, [])], ARRIVAL_S + 0.01 * cycle):
-            if isinstance(command, SendJobs) and command.instance_id == name:
-                running.accept(command.jobs)
-            elif isinstance(command, FinishRequest):
-                finished[command.arrived.request.request_id] = command
-        results = running.iterate()
-        events = [] if results is None else [results]
-        if len(finished) == sum(map(len, arrivals.values())):
-            return finished
+            cell.replace_instance()
+        cell.cycle(arrivals.get(cycle, []))
+        if len(cell.finished) == sum(map(len, arrivals.values())):
+            return cell.finished
     raise AssertionError("not all requests ended")
 
 

@@ -1,7 +1,5 @@
 """The placement, moves and thresholds of each policy on the same cluster."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -12,12 +10,10 @@ from services.scheduler.events import (
     InstanceLost,
     RequestCancelled,
     RequestEstimates,
-    SaveCheckpoint,
 )
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S
-from shared.arrays import unpack_float32, unpack_int32, unpack_int64
-from shared.messages.checkpoints import Checkpoint
+from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.steps import StepKind
 from tests.builders import arrival
 from tests.support.scripted_cell import THRESHOLDS, draining, jobs_in, make_cell, registered
@@ -27,10 +23,6 @@ from tests.support.scripted_worker import ScriptedWorker
 def threshold_of(commands: list[Command]) -> float:
     [sent] = jobs_in(commands)
     return round(float(unpack_float32(sent.jobs.thresholds)[-1]), 6)
-
-
-def test_with_enough_time_the_highest_threshold_is_used() -> None:
-    assert threshold_of(make_cell({"a-1": 1}).send(arrival("r"))) == 0.9
 
 
 # Alone, a step of 128 tokens takes 0.129 s; 64 tokens take 16, 32 or 64 steps by threshold.
@@ -136,14 +128,6 @@ def test_a_request_moves_to_an_idle_instance_if_its_policy_allows_it(policy: str
     assert ({s.instance_id for s in sent} == {"a-1", "b-1"}) is moves
 
 
-def test_without_migration_a_request_stays_on_its_first_instance() -> None:
-    cell = make_cell({"a-1": 1}, moves=MigrationPolicy.NEVER)
-    cell.workers["b-1"] = ScriptedWorker("b-1", 4)
-    commands = cell.send(arrival("r"), arrival("s"))
-    cell.send(registered("b-1"))
-    assert {s.instance_id for s in jobs_in(cell.answer(commands))} == {"a-1"}
-
-
 def test_a_policy_without_estimates_asks_no_predictor() -> None:
     cell = make_cell({"a-1": 1}, policy="infaas", per_step=32)
     commands = cell.send(arrival("r"))
@@ -190,22 +174,6 @@ def test_a_request_that_returns_to_an_instance_brings_its_whole_canvas() -> None
     assert cell.finished[-1].output_ids.tolist() == [10 + i for i in range(128)]
 
 
-def test_with_a_cache_each_block_has_one_recompute_step() -> None:
-    cell = make_cell({"a-1": 1}, caching=True)
-    cell.serve(cell.send(arrival("r", output_tokens=96)))
-    [finish] = cell.finished
-    assert finish.stats is not None
-    assert (finish.stats.steps, finish.stats.recompute_steps) == (24, 3)
-
-
-def test_no_instance_receives_more_than_a_batch() -> None:
-    cell = make_cell({})
-    commands = cell.send(registered("a-1", max_batch_tokens=300), *[arrival(f"r{i}") for i in range(5)])
-    [sent] = jobs_in(commands)
-    assert len(unpack_int64(sent.jobs.tickets)) == 2
-    assert cell.core.fleet.tokens[0] <= 300
-
-
 def estimate_requests_in(commands: list[Command]) -> list[RequestEstimates]:
     return [c for c in commands if isinstance(c, RequestEstimates)]
 
@@ -250,22 +218,6 @@ def test_estimates_are_limited_to_possible_numbers_of_steps() -> None:
     ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
     cell.send(EstimatesReceived(ticket, step, np.array([[0.0, 30.0, 900.0]])))
     assert cell.core.estimates.remaining(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
-
-
-def test_a_resumed_request_continues_from_its_last_block_boundary() -> None:
-    cell = make_cell({"a-1": 1}, caching=True, per_step=16)
-    commands = cell.answer(cell.send(arrival("r")))
-    [saved] = [c.checkpoint for c in cell.answer(commands) if isinstance(c, SaveCheckpoint)]
-    assert isinstance(saved, Checkpoint)
-    resumed = make_cell({"a-1": 1}, caching=True, per_step=16)
-    before = arrival("r")
-    after = dataclasses.replace(before, checkpoint=saved)
-    resumed.serve(resumed.send(after))
-    cell.serve(cell.send())
-    [finish] = resumed.finished
-    assert finish.stats is not None
-    assert (finish.stats.steps, finish.stats.recompute_steps) == (4, 2)
-    assert finish.output_ids.tolist() == [10 + i for i in range(64)]
 
 
 @pytest.mark.parametrize(("exact", "cache_steps", "recompute_tokens"), [(False, 31, 128), (True, 63, 96)])

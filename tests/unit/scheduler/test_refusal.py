@@ -9,7 +9,7 @@ from services.scheduler.algorithms.refusal import MAX_RETRY_S, OPTIMISTIC_SHARE,
 from services.scheduler.events import Command, FinishRequest, RequestArrived, SendProgress
 from services.scheduler.registry import POLICIES
 from services.scheduler.state.observations import CONFIRMED_AFTER
-from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus, Request
+from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus
 from tests.builders import arrival
 from tests.support.scripted_cell import ScriptedCell, make_cell
 
@@ -95,7 +95,3 @@ def test_without_shedding_and_without_an_instance_all_are_accepted() -> None:
     for cell in (make_cell({"i-0": 1}), make_cell({}, shed=True)):
         commands = cell.send(request("r", 0.001))
         assert (refused(commands), accepted(commands)) == ({}, ["r"])
-
-
-def test_a_request_allows_no_refusal_by_default() -> None:
-    assert not Request(request_id="r").may_refuse

@@ -13,15 +13,7 @@ from services.scheduler.registry import POLICIES, find_policy, installed_policie
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.settings import read_settings, removed_variables
-from tests.builders import arrival
 from tests.support.scripted_cell import make_cell
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_registered_policy_serves_a_request(name: str) -> None:
-    cell = make_cell({"a-1": 1}, policy=name)
-    cell.serve(cell.send(arrival("r")))
-    assert len(cell.finished) == 1
 
 
 def test_an_unknown_name_is_refused_with_the_accepted_names() -> None:

@@ -6,16 +6,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from services.scheduler.events import Event, FinishRequest, RequestArrived, SendJobs
-from services.scheduler.policies.fixed import FixedThresholdPolicy
-from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.events import RequestArrived
 from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.model_runner import Runner
 from shared.messages.requests import Request
-from tests.builders import ARRIVAL_S, registered, scheduler_core
-from tests.support.random_model import LLADA, MASK_ID, SDAR, random_decoder
+from tests.builders import ARRIVAL_S
+from tests.support.random_model import LLADA, SDAR, random_decoder
+from tests.support.served_cell import ServedCell
 
 THRESHOLD = 0.3
 BLOCK, BLOCKS = 8, 3
@@ -41,34 +39,10 @@ def serve(
     waves: Sequence[Sequence[RequestArrived]], *, instances: int, mode: CacheMode, lookahead: int, room: int = ROOM
 ) -> dict[str, list[int]]:
     """The output of each request; a wave arrives at each cycle."""
-    caching = mode is not CacheMode.NONE
-    core = scheduler_core(
-        lambda _: FixedThresholdPolicy(THRESHOLD, MigrationPolicy.NEVER),
-        mask_token_id=MASK_ID,
-        thresholds=(THRESHOLD,),
-        caching=caching,
-        exact_cache=mode is CacheMode.BLOCK,
-        lookahead=lookahead,
-        end_ids=(),
-    )
-    names = [f"a-{i}" for i in range(instances)]
-    room = room if caching else 0
-    engines = {name: Engine(Runner(decoder(mode), room), mode, EngineLimits(1024, 8), name) for name in names}
-    events: list[Event] = [registered(name, cache_tokens=room) for name in names]
-    outputs: dict[str, list[int]] = {}
-    for cycle in range(1000):
-        if cycle < len(waves):
-            events += waves[cycle]
-        for command in core.cycle(events, ARRIVAL_S + 0.01 * cycle):
-            match command:
-                case SendJobs(instance_id, jobs):
-                    engines[instance_id].accept(jobs)
-                case FinishRequest():
-                    outputs[command.arrived.request.request_id] = command.output_ids.tolist()
-        events = [results for engine in engines.values() if (results := engine.iterate()) is not None]
-        if cycle >= len(waves) and not events and len(outputs) == sum(map(len, waves)):
-            return outputs
-    raise AssertionError("not all requests ended")
+    runners = [Runner(decoder(mode), 0 if mode is CacheMode.NONE else room) for _ in range(instances)]
+    cell = ServedCell(runners, room, THRESHOLD, lookahead=lookahead, mode=mode)
+    cell.serve(*waves)
+    return {name: cell.output(name) for name in cell.finished}
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])

@@ -136,13 +136,6 @@ def test_all_of_the_first_iterations_correct_the_costs_and_then_some() -> None:
         assert fleet.observed[0] == measured
 
 
-def test_one_stalled_iteration_hardly_changes_the_correction() -> None:
-    table, fleet = cluster(1)
-    iterate(table, fleet, 0.129, 400)
-    iterate(table, fleet, 60.0, 4)
-    assert fleet.correction[0] < 1.1
-
-
 def test_the_pace_is_the_profiles_until_it_is_observed() -> None:
     table, fleet = cluster(1)
     [by_profile] = pace_s(np.array([0]), table, fleet)
