@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.paper import controller, introduction, migration, reconfiguration
 from experiments.paper.benchmark_rates import MODELS, PAPER_ACCURACY, with_paper_accuracy
 from experiments.paper.plots import Panels
 from experiments.paper.runs import SimulationRun, figures, run_lengths, workload
@@ -85,51 +84,3 @@ def test_a_study_writes_its_table_and_plot_and_reports_both(tmp_path: Path) -> N
     assert (tmp_path / "docs" / "paper" / "small.png").read_bytes().startswith(b"\x89PNG")
     stored = read_table(tmp_path / "experiments" / "results" / "paper" / "small.csv")
     assert [read["SLO attainment, %"] for read in stored] == [99, 95, 98, 40]
-
-
-def test_configurations_have_one_row_per_minute() -> None:
-    rows: list[Row] = [
-        {"peak RPS": peak, "minute": 5.0, "TP degree": f"TP-{tp}", "instances": count}
-        for peak, counts in ((5, (0, 0, 4)), (20, (12, 0, 1)))
-        for tp, count in zip((1, 2, 4), counts, strict=True)
-    ]
-    [table_row] = reconfiguration.table(rows)
-    assert table_row["peak 5 RPS"] == "4 TP-4"
-    assert table_row["peak 20 RPS"] == "12 TP-1, 1 TP-4"
-    assert reconfiguration.mean_instances(rows, 20) == 13
-
-
-def test_the_controller_is_compared_part_by_part() -> None:
-    figures = {controller.FIXED: (10, 79.1), controller.DEADLINE: (60, 77.0), controller.BOTH: (90, 76.0)}
-    rows = [row(name, 16, *figure) for name, figure in figures.items()]
-    assert [here for _, _, here in controller.compare(rows)] == [
-        "+50.0 points, accuracy -2.1 points there",
-        "2.1 points",
-        "+30.0 points, accuracy -1.0 points there",
-        "-1.0 points",
-    ]
-
-
-def test_steps_saved_and_the_gain_of_a_high_tp_degree_are_compared() -> None:
-    def point(figure: str, line: str, setting: float, x: float, y: float) -> Row:
-        return {"figure": figure, "line": line, "setting": setting, "x": x, "y": y}
-
-    rows = [point(introduction.FIXED, "one threshold", *each) for each in ((0.7, 6.0, 86.0), (0.9, 10.0, 94.0))]
-    rows += [point(introduction.MIXED, "share", *each) for each in ((0.0, 10.0, 94.0), (1.0, 5.0, 78.0))]
-    for cluster, latencies_s in ((introduction.HIGH_TP, (1.0, 30.0)), (introduction.LOW_TP, (2.0, 5.0))):
-        rows += [point(introduction.CLUSTERS, cluster, rps, rps, y) for rps, y in zip((1, 6), latencies_s, strict=True)]
-    assert [here for _, _, here in introduction.compare(rows)] == [
-        "40 %",
-        "-8.0 points",
-        "50 % saved, -16.0 points",
-        "50 % lower",
-        "6.0 times",
-    ]
-
-
-def test_a_shorter_tail_is_a_positive_reduction() -> None:
-    def tail(system: str, p99_s: float) -> Row:
-        return {"output tokens": "128", "system": system, "RPS": 20, "P99 latency, s": p99_s}
-
-    rows = [tail(migration.WITH, 9.0), tail(migration.WITHOUT, 10.0)]
-    assert migration.saved(rows, than=migration.WITHOUT, system=migration.WITH) == pytest.approx([10.0])

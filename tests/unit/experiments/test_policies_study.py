@@ -1,7 +1,6 @@
 """The study of the policies: its rules, its load points, and its stored runs."""
 
 from dataclasses import replace
-from math import isnan
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.policies.arrivals import FLOOD_KEY, OTHER_KEYS, arrivals, with_flood, with_mixed_slos, with_other_slo
+from experiments.policies.arrivals import FLOOD_KEY, OTHER_KEYS, with_flood
 from experiments.policies.bound import most_in_time
 from experiments.policies.points import POINTS, POLICY, Target, recompute_intercept_s
 from experiments.policies.rows import ONE_SHOT, SYSTEMS
-from experiments.policies.runs import Figures, Run, longest, with_wrong_predictor
+from experiments.policies.runs import Figures, Run
 from experiments.policies.store import RunStore
-from experiments.policies.study import by_point, runs_of, selected, simulate_all
-from experiments.policies.tables import verdicts, write
+from experiments.policies.study import by_point, selected, simulate_all
+from experiments.policies.tables import write
 from experiments.policies.verdicts import Means, means, missed, robustness, wins
-from experiments.standard_errors import mean_difference
-from services.predictor.queries import Query
 from shared.errors import BadInput
-from shared.predictor_features import STATE_FEATURES
-from simulator.scenario import with_trained_predictor
 from simulator.workload import make_trace
 
 
@@ -59,19 +54,6 @@ def test_each_missed_part_of_a_target_is_named() -> None:
     assert missed(Target(99.0, 77.0), policy) == []
     found = missed(Target(99.5, 76.0, attainment_per_class=98.0, mean_s=5.6), policy)
     assert found == ["attainment by 0.50", "attainment at SLO 6.6 s by 0.50", "mean latency by 0.10"]
-
-
-def test_differences_are_paired_by_seed() -> None:
-    assert mean_difference([99.0, 90.0, 95.0], [98.0, 89.0, 94.0]) == (1.0, 0.0)
-    assert isnan(mean_difference([1.0], [2.0])[1])
-
-
-def test_the_verdicts_of_a_point_name_winners_and_the_target() -> None:
-    scores = {POLICY: score(99.0, 77.0), "infaas-0.7": score(99.5, 77.0), "infaas-0.8": score(90.0, 78.0)}
-    winners, target = verdicts(replace(POINTS["gsm8k-16"], target=Target(99.8, 76.8)), scores)
-    assert winners == "constants that win: infaas-0.7"
-    assert target == "target 99.8 / 76.8: MISSED: attainment by 0.80"
-    assert verdicts(POINTS["gsm8k-16"], {"infaas-0.7": score(1.0, 1.0)}) == [f"row {POLICY} is not run"]
 
 
 def test_a_wrong_profile_and_one_shot_estimates_may_cost_a_stated_part() -> None:
@@ -118,25 +100,6 @@ def test_points_have_the_stated_requests_at_a_quarter_of_the_rate(point: str, re
     assert len(workload) / workload.arrival_s[-1] == pytest.approx(rps, rel=0.06)
 
 
-def test_the_step_is_from_a_tenth_of_the_rate_to_all_of_it() -> None:
-    workload = arrivals("step", 20.0, np.random.default_rng(0))
-    per_period = np.bincount((workload.arrival_s // 300).astype(int)) / 300
-    assert per_period == pytest.approx([2.0, 20.0, 20.0], rel=0.1)
-
-
-def test_half_of_the_mixed_requests_have_the_tight_slo() -> None:
-    workload = make_trace(np.arange(9.0), np.full(9, 10), np.full(9, 32))
-    mixed = with_mixed_slos(workload, (6.6, 39.6), np.random.default_rng(0))
-    assert sorted(mixed.slo_s.tolist()) == [6.6] * 4 + [39.6] * 5
-
-
-def test_some_requests_have_an_slo_of_their_own() -> None:
-    workload = make_trace(np.arange(400.0), np.full(400, 10), np.full(400, 32))
-    slo_s = with_other_slo(workload, 0.5, 0.25, np.random.default_rng(0)).slo_s
-    assert np.count_nonzero(slo_s == 0.5) == pytest.approx(100, abs=20)
-    assert np.isnan(slo_s[slo_s != 0.5]).all()
-
-
 @pytest.mark.parametrize("rps", [0.0, 4.0])
 def test_a_flood_leaves_the_requests_of_the_other_keys_as_they_are(rps: float) -> None:
     workload = make_trace(np.arange(100.0), np.arange(100), np.full(100, 32))
@@ -174,11 +137,6 @@ def test_the_bound_is_at_least_what_a_first_come_first_served_queue_reaches(seed
         if ends <= due:
             free_s, in_time = ends, in_time + 1
     assert most_in_time(arrival_s, due_s, work_s, 1) >= in_time - 1e-6
-
-
-def test_the_longest_tenth_is_by_output_then_by_prompt() -> None:
-    prompts, outputs = np.arange(20), np.array([32] * 17 + [64] * 3)
-    assert set(longest(make_trace(np.zeros(20), prompts, outputs)).tolist()) == {18, 19}
 
 
 def test_the_shared_launch_of_the_main_profile_is_near_its_recompute_intercept() -> None:
@@ -252,28 +210,9 @@ def test_the_report_holds_the_rows_with_all_seeds(small: list[Run], store: RunSt
     assert (tmp_path / "policies.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_whole_trace_has_few_rows() -> None:
-    names = {run.row.name for run in runs_of(["whole-trace-20"], list(SYSTEMS), [0])}
-    assert POLICY in names
-    assert "infaas-0.7" not in names
-
-
 def test_a_wrong_profile_is_registered_and_the_right_one_simulated() -> None:
     point = POINTS["gsm8k-16-profile-slow"]
     scenario = Run(point, SYSTEMS[POLICY], 0).scenario(make_trace(np.zeros(1), np.array([100]), np.array([64])))
     assert scenario.registered is not None
     for (tp, kind), curve in scenario.profile.curves.items():
         assert scenario.registered.curves[tp, kind].latency_s == pytest.approx(2 * curve.latency_s)
-
-
-def test_the_wrong_predictor_answers_a_part_of_the_right_one() -> None:
-    point = replace(POINTS["gsm8k-16-estimates-low"], requests=4)
-    workload = make_trace(np.zeros(4), np.full(4, 100), np.full(4, 64))
-    scenario = Run(point, SYSTEMS[POLICY], 0).scenario(workload)
-    right, wrong = with_trained_predictor(scenario, workload).live, with_wrong_predictor(scenario, workload, 0.5).live
-    assert right is not None
-    assert wrong is not None
-    features = np.zeros((1, len(STATE_FEATURES)), np.float32)
-    query = Query(features, np.array([0.5, 0.9], np.float32), np.array([64]), np.array([2]))
-    [expected], [found] = right[0].steps_left([query]), wrong[0].steps_left([query])
-    assert found.tolist() == (0.5 * expected).tolist()

@@ -2,18 +2,7 @@
 
 import pytest
 
-from experiments.real_world_trace import (
-    BASELINES,
-    POLICIES,
-    RECONFIGURED,
-    SYSTEMS,
-    StudyResult,
-    by_seed,
-    cost_of_reconfiguration,
-    figures,
-    runs,
-    table,
-)
+from experiments.real_world_trace import RECONFIGURED, StudyResult, cost_of_reconfiguration, figures
 
 
 def outcome(attainment: float, **changes: object) -> StudyResult:
@@ -27,25 +16,6 @@ def test_figures_are_means_over_seeds_with_the_spread_of_attainment() -> None:
     found = figures([outcome(0.9), outcome(0.94, low_load_s=5.0)])
     assert (found["attainment, %"], found["lowest"], found["highest"]) == pytest.approx((92.0, 90.0, 94.0))
     assert found["low load"] == pytest.approx(4.0)
-
-
-def test_the_table_has_one_row_per_system() -> None:
-    lines = table({"A": [outcome(0.9)], "B": [outcome(0.5)]}).splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| A", "| B"]
-    assert len({line.count("|") for line in lines}) == 1
-
-
-def test_each_policy_runs_without_and_with_reconfiguration() -> None:
-    systems = [(run.system, run.reconfigure) for run in runs("step", 10)]
-    assert systems == [(name, False) for name in POLICIES] + [(name + RECONFIGURED, True) for name in POLICIES]
-
-
-def test_the_systems_are_the_policies_and_the_baselines() -> None:
-    assert [run.system for run in runs(SYSTEMS, 10)] == [*POLICIES, *BASELINES]
-
-
-def test_the_report_has_the_attainment_of_each_seed() -> None:
-    assert by_seed({"A": [outcome(0.9), outcome(0.94)]}) == "Attainment by seed, %: A 90.00, 94.00."
 
 
 def test_the_cost_of_reconfiguration_is_that_of_the_same_runs() -> None:

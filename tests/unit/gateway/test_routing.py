@@ -61,13 +61,6 @@ def test_idle_cells_share_the_requests() -> None:
     assert all(900 < first[cell] < 1100 for cell in range(4))
 
 
-@given(st.floats(-5, 1), st.integers(0, 1000), st.integers(0, 1000))
-def test_a_sent_request_takes_slack_as_a_mean_one(slack: float, requests: int, sent: int) -> None:
-    before, after = (CellLoad(slack=slack, requests=requests, sent=n) for n in (sent, sent + 1))
-    assert after.rank < before.rank
-    assert before.slack_left <= slack
-
-
 def test_requests_sent_since_the_last_message_fill_a_cell() -> None:
     cell = CellLoad(slack=0.5, requests=100, sent=100)
     assert cell.slack_left == 0.0

@@ -44,7 +44,3 @@ def test_each_step_is_reported_with_times_in_milliseconds() -> None:
 
 def test_missing_predictions_are_null() -> None:
     assert step_list(DECISIONS, slo_s=2.0)[1]["time_left_ms"] is None
-
-
-def test_without_decisions_no_step_is_reported() -> None:
-    assert step_list(None, slo_s=2.0) == []

@@ -53,37 +53,11 @@ def test_a_possible_start_of_a_stop_string_is_withheld(text: TextModel) -> None:
     assert add(stream, [4], ids(text, "T")) == "ENT"
 
 
-def test_no_text_is_sent_from_a_stop_string_on(text: TextModel) -> None:
-    stream = stream_of(text, ["END"])
-    assert add(stream, [0, 1, 2, 3, 4], ids(text, "aENDb")) == "a"
-    assert add(stream, [5], ids(text, "c")) == ""
-    assert stream.finish("a") == ""
-
-
 def test_the_tokens_read_end_with_the_stop_string(text: TextModel) -> None:
     stream = stream_of(text, ["END"])
     add(stream, list(range(7)), [*ids(text, "aENDb"), text.card.eos_token_id, *ids(text, "c")])
     assert stream.tokens_read == 4
     assert stream.tokens_from(0) == ids(text, "aEND")
-
-
-def test_a_longer_stop_string_may_begin_before_the_one_found(text: TextModel) -> None:
-    stream = stream_of(text, ["bc", "abcd"])
-    assert add(stream, [0, 1, 2, 3], ids(text, "xabc")) == "x"
-    assert add(stream, [4], ids(text, "d")) == ""
-    assert stream.finish("x") == ""
-
-
-def test_no_text_is_sent_after_the_end_of_the_text(text: TextModel) -> None:
-    stream = stream_of(text)
-    a, b = ids(text, "ab")
-    assert add(stream, [0, 1, 2], [a, text.card.eos_token_id, b]) == "a"
-
-
-def test_the_outcome_supplies_the_text_of_lost_progress(text: TextModel) -> None:
-    stream = stream_of(text)
-    assert add(stream, [0, 2], [ids(text, "a")[0], ids(text, "c")[0]]) == "a"
-    assert stream.finish("abc") == "bc"
 
 
 def test_a_position_keeps_its_first_token(text: TextModel) -> None:

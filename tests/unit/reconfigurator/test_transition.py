@@ -136,10 +136,6 @@ def test_two_small_instances_replace_a_large_one_and_back() -> None:
     assert next_action([large], [spec(1)], [spec(1)]) == StopInstance(spec(1))
 
 
-def test_launches_on_free_gpus_precede_launches_that_need_a_stop() -> None:
-    assert next_action([spec(0), spec(5)], [spec(0, 1)], [spec(0, 1)]) == StartInstance(spec(5))
-
-
 def test_instances_that_do_not_serve_are_stopped_before_those_that_do() -> None:
     loads, serves = [spec(0), spec(1)], spec(2, 3)
     target = [spec(0, 1), spec(2), spec(3)]
@@ -150,12 +146,6 @@ def test_instances_that_do_not_serve_are_stopped_before_those_that_do() -> None:
 def test_an_instance_of_the_target_that_drains_is_stopped_and_started_again() -> None:
     assert next_action([spec(0)], [spec(0)], [], draining=[spec(0)]) == StopInstance(spec(0))
     assert next_action([spec(0)], [], []) == StartInstance(spec(0))
-
-
-def test_the_next_stop_waits_for_running_launches() -> None:
-    target, left = [spec(0), spec(1), spec(2), spec(3)], spec(2, 3)
-    assert next_action(target, [spec(0), spec(1), left], [spec(1), left]) == AwaitReady((spec(0),))
-    assert next_action(target, [spec(0), spec(1), left], [spec(0), spec(1), left]) == StopInstance(left)
 
 
 def test_a_failed_launch_restores_the_previous_instances() -> None:

@@ -1,6 +1,5 @@
 """Block-causal families compute the reference's logits, routes and traces: alone, batched, cached, and split."""
 
-import json
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, E
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.decoder import PackedDecoder, Shard
 from services.worker.model.experts import ExpertMlp, Router, choose_experts
-from services.worker.model.families import parse_config, read_config
+from services.worker.model.families import read_config
 from services.worker.model.families.config import Experts
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import Runner
@@ -204,22 +203,6 @@ def test_the_router_chooses_the_experts_of_the_reference(name: str, monkeypatch:
 
 
 # --- configurations ---
-
-
-def test_the_published_configurations_are_read() -> None:
-
-    real = json.loads((COPY / "real_configs.json").read_text())
-    sdar, llada2 = (parse_config(real[name]["config"]) for name in ("sdar-8b", "llada2.0-mini"))
-    assert (sdar.head_dim, sdar.num_kv_heads, sdar.block_length, sdar.mask_token_id) == (128, 8, 4, 151669)
-    assert (sdar.qk_norm, sdar.tied_head, sdar.experts) == (True, False, None)
-    assert llada2.experts is not None
-    assert (llada2.experts.count, llada2.experts.per_token, llada2.experts.num_dense_layers) == (256, 8, 1)
-    assert (llada2.rotary_dim, llada2.block_length, llada2.mask_token_id, llada2.eos_token_id) == (
-        64,
-        32,
-        156895,
-        156892,
-    )
 
 
 @pytest.mark.parametrize(

@@ -101,34 +101,11 @@ def test_a_thousand_requests_with_cancellations_leak_no_entries() -> None:
     assert (engine.free_cache_tokens, engine.num_resident, engine.waiting) == (ROOM, 0, False)
 
 
-def test_a_thousand_migrating_requests_leak_no_entries() -> None:
-    room = 8 * (2 + 32)
-    here, there = (engine_with(Runner(random_decoder(), cache_tokens=room)) for _ in range(2))
-    for first in range(0, 1000, 8):
-        moving = [request(ticket, prompt=2) for ticket in range(first, first + 8)]
-        for decode in moving:
-            decode.threshold = 0.0  # a block in one step
-        read_results(_some(run(here, jobs_for(moving))), moving)
-        gone = pack_int64([d.ticket for d in moving])
-        run(here, StepJobs(epoch=1, drops=gone))
-        taken_up = msgspec.structs.replace(jobs_for(moving), states=[d.state for d in moving])
-        read_results(_some(run(there, taken_up)), moving)
-        assert all(d.done for d in moving)
-        run(there, StepJobs(epoch=1, drops=gone))
-    assert [(e.free_cache_tokens, e.num_resident, e.waiting) for e in (here, there)] == [(room, 0, False)] * 2
-
-
 def test_a_new_scheduler_frees_the_cache() -> None:
     engine = engine_with()
     run(engine, jobs_for([request(1), request(2)], epoch=1))
     run(engine, StepJobs(epoch=2))
     assert engine.free_cache_tokens == ROOM
-
-
-def test_a_batch_that_exceeds_the_memory_is_split() -> None:
-    engine = engine_with(SmallDevice(random_decoder(), cache_tokens=ROOM))
-    assert tickets(run(engine, jobs_for([request(1), request(2)]))) == [1]
-    assert tickets(engine.iterate()) == [2]
 
 
 def test_a_failed_attempt_frees_its_memory_before_the_next_one() -> None:

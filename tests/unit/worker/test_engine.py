@@ -82,17 +82,6 @@ def test_a_request_larger_than_a_batch_runs_alone() -> None:
     assert tickets(run_step(engine_of(tokens=8), jobs_for([request(1)]))) == [1]
 
 
-def test_two_steps_of_one_request_run_in_two_iterations() -> None:
-    engine = engine_of()
-    decode = request(1, threshold=1.0)
-    engine.accept(jobs_for([decode]))
-    ahead = msgspec.structs.replace(jobs_for([decode]), steps=pack_int32([1]), states=[])
-    first = run_step(engine, ahead)
-    second = engine.iterate()
-    assert second is not None
-    assert [unpack_int32(r.steps).tolist() for r in (first, second)] == [[0], [1]]
-
-
 def test_a_step_that_ran_does_not_run_again() -> None:
     engine = engine_of()
     jobs = jobs_for([request(1)])
@@ -123,24 +112,6 @@ def test_older_tickets_are_dropped_except_those_with_a_new_state() -> None:
     assert engine.num_resident == 2
     results = run_step(engine, msgspec.structs.replace(jobs_for([request(1)]), states=[]))
     assert unpack_int64(results.missing).tolist() == [1]
-
-
-def test_a_state_replaces_an_older_one_of_the_same_ticket() -> None:
-    here, there = engine_of(), engine_of()
-    stayed, moved = request(1, threshold=1.0), request(1, threshold=1.0)
-    decode_together(engine_of(), [stayed])
-    for engine in (here, there, here):  # the drop on leaving `here` is lost
-        read_results(run_step(engine, msgspec.structs.replace(jobs_for([moved]), states=[moved.state])), [moved])
-    decode_together(here, [moved])
-    assert (moved.trace, here.num_resident) == (stayed.trace, 1)
-
-
-def test_jobs_of_a_superseded_scheduler_are_rejected() -> None:
-    engine = engine_of()
-    run_step(engine, jobs_for([request(1)], epoch=3))
-    engine.accept(jobs_for([request(2)], epoch=2))
-    assert engine.iterate() is None
-    assert engine.num_resident == 1
 
 
 def test_jobs_of_a_new_scheduler_drop_all_requests() -> None:
@@ -202,22 +173,6 @@ def test_an_invalid_job_fails(change: dict[str, bytes], complaint: str) -> None:
     assert complaint in results.failures[0].message
 
 
-def test_a_step_sent_ahead_is_skipped_if_its_block_has_ended() -> None:
-    engine, decode = engine_of(), request(1, threshold=1.0)  # one token per step
-    message = jobs_for([decode])
-    engine.accept(message)
-    for ahead in range(1, 20):
-        engine.accept(msgspec.structs.replace(message, steps=pack_int32([ahead]), states=[]))
-        results = engine.iterate()
-        if ahead > 16:  # the block's length
-            assert results is None
-        else:
-            assert results is not None
-            assert not results.failures
-            read_results(results, [decode])
-    assert (decode.output[:16] != MASK_ID).all()
-
-
 @pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
 def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(mode: CacheMode) -> None:
     engine, decode = engine_of(mode), request(1, threshold=0.0)  # one block per step
@@ -268,14 +223,6 @@ def ahead_into_the_next_block(decode: Decode) -> StepJobs:
 def test_columns_of_unequal_length_are_rejected(change: dict[str, bytes]) -> None:
     with pytest.raises(BadInput, match="columns"):
         engine_of().accept(msgspec.structs.replace(jobs_for([request(1)]), **change))
-
-
-def test_confidence_statistics_cover_unmasked_tokens_and_the_block() -> None:
-    engine, decode = engine_of(), request(1, output=16, threshold=1.0)
-    decode_together(engine, [decode])
-    last = [c for step in decode.confidences for c in step]
-    assert decode.stats[-1][0] == pytest.approx(min(last))
-    assert decode.stats[-1][3] == pytest.approx(np.mean(last), abs=1e-5)
 
 
 def test_a_redelivered_message_is_recognized() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from services.worker.cache.kv_allocator import Move
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine import batch_limit
-from services.worker.engine.batch_limit import MIN_ITERATIONS, RISES, BatchLimit
+from services.worker.engine.batch_limit import MIN_ITERATIONS, BatchLimit
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.self_check import Canary, CanaryCheck
@@ -64,22 +64,6 @@ def test_a_batch_that_exceeds_the_memory_gives_the_same_texts_in_parts(mode: Cac
         found.append(decode_all(engine, requests(9)))
     assert found[0] == found[1]
     assert engine.max_batch_tokens < MAX_TOKENS
-
-
-@pytest.mark.slow
-def test_the_limit_recovers_once_the_memory_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_limit, "MIN_ITERATIONS", 4)
-    decoder = small_decoder()
-    engine = Engine(Runner(decoder), CacheMode.NONE, EngineLimits(MAX_TOKENS, 64), "a-1")
-    decoder.room = 100
-    decode_all(engine, requests(9))
-    assert engine.max_batch_tokens <= 100
-    decoder.room = 10**6
-    for _ in range(10 * RISES):
-        if engine.max_batch_tokens == MAX_TOKENS:
-            break
-        decode_all(engine, requests(1))
-    assert engine.max_batch_tokens == MAX_TOKENS
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))

@@ -12,7 +12,7 @@ from services.worker.model.families import parse_config
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_loading import ModelChoice
 from services.worker.model.model_runner import Runner, TokenPredictions
-from services.worker.profile.profiler import ProfilePlan, batch_sizes, full_plan, measure
+from services.worker.profile.profiler import ProfilePlan, batch_sizes, measure
 from services.worker.profile.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
@@ -59,13 +59,6 @@ def test_cache_steps_are_measured_over_longer_sequences_too() -> None:
 def test_requests_are_opened_again_before_their_masks_run_out() -> None:
     plan = ProfilePlan((32, 64, 96, 128, 160), repeats=12)
     assert len(rows(measure(Runner(random_decoder(), cache_tokens=8 * 128), 1, plan), StepKind.CACHE)) == 5
-
-
-def test_the_full_plan_measures_contexts_and_mixed_iterations() -> None:
-    plan = full_plan(8192, repeats=5)
-    assert plan.long_tokens == (32, 256, 2048)
-    assert plan.mixed_tokens == ((32, 256), (32, 2048), (256, 256), (256, 2048), (2048, 256), (2048, 2048))
-    assert plan.num_points == 2 * 9 + 3 + 6
 
 
 def test_without_a_cache_there_are_no_cache_rows() -> None:
@@ -151,13 +144,6 @@ def test_a_profile_measured_otherwise_is_not_used(
                 (code / "kernel.py").write_text(f"version = '{text}'\n")
         stored_profile(CHOICE, random_runner(0), profiles)
     assert len(list(profiles.iterdir())) == 2
-
-
-def test_a_given_profile_is_used(tmp_path: Path) -> None:
-    rows = [(tp, 32, StepKind.RECOMPUTE, tp / 10) for tp in (1, 2)]
-    write_profile(tmp_path / "p.csv", LatencyProfile.from_rows(rows))
-    profile = given_profile(tmp_path / "p.csv", 1)
-    assert profile.tp_degrees == [1]
 
 
 def test_a_given_profile_without_this_tp_degree_is_rejected(tmp_path: Path) -> None:

@@ -69,13 +69,6 @@ def test_after_temperature_the_confidence_is_of_that_distribution() -> None:
     torch.testing.assert_close(confidences, wanted)
 
 
-def test_a_row_draws_the_same_token_in_any_batch() -> None:
-    whole = pick(logits(9), noise(9, 1.0), after_temperature=False)[0]
-    row = noise(9, 1.0)
-    alone = Noise(row.temperature[4:5], row.seed[4:5], row.step[4:5], row.position[4:5])
-    assert pick(logits(9)[4:5], alone, after_temperature=False)[0] == whole[4]
-
-
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_a_row_has_the_same_confidence_alone_with_any_number_of_threads(threads: int) -> None:
     values = torch.randn(8, 150_000, generator=torch.Generator().manual_seed(0))
@@ -87,13 +80,6 @@ def test_a_row_has_the_same_confidence_alone_with_any_number_of_threads(threads:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(torch.cat(alone, dim=1), together)
-
-
-def test_another_seed_or_step_draws_other_tokens() -> None:
-    same = logits(1).expand(200, VOCAB)
-    first = pick(same, noise(200, 1.0, seed=1, step=0), after_temperature=False)[0]
-    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=2, step=0), after_temperature=False)[0])
-    assert not torch.equal(first, pick(same, noise(200, 1.0, seed=1, step=1), after_temperature=False)[0])
 
 
 def test_the_mask_is_never_chosen_but_counts_in_the_softmax() -> None:
