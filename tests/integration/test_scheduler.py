@@ -17,17 +17,8 @@ from services.scheduler.algorithms.refusal import MAX_RETRY_S
 from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
-from shared.messages.instances import Instance, InstanceState
-from shared.messages.requests import (
-    ActiveRequest,
-    Cancel,
-    Outcome,
-    OutcomeStatus,
-    Progress,
-    Request,
-    UnfinishedQuery,
-    UnfinishedRequests,
-)
+from shared.messages.instances import Instance
+from shared.messages.requests import ActiveRequest, Cancel, Outcome, OutcomeStatus, Progress, Request
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 from shared.model_card import read_model_card
@@ -87,38 +78,6 @@ async def test_a_message_that_is_no_outcome_does_not_take_the_place_of_one(share
         await shared.outcome(Request(request_id=request_id, prompt="hi"))
         await until(shared.all_acknowledged)
     assert (await stored(shared, request_id)).status is OutcomeStatus.COMPLETED
-
-
-async def test_outcomes_of_a_quarantined_instance_are_marked(shared: Cluster) -> None:
-    name, request_id, other = (f"{kind}-{next(numbers)}" for kind in ("wrong", "marked", "good"))
-    async with shared.instance(name):
-        assert not (await shared.outcome(Request(request_id=request_id, prompt="hi"))).unverified
-    async with shared.instance():
-        await shared.outcome(Request(request_id=other, prompt="hi"))
-    await quarantine(shared, name)
-    await eventually(lambda: stored(shared, request_id), lambda found: found.unverified)
-    assert (await stored(shared, request_id)).status is OutcomeStatus.COMPLETED
-    assert not (await stored(shared, other)).unverified
-
-
-async def test_the_next_scheduler_marks_outcomes_of_the_one_before(cluster: Cluster) -> None:
-    with service("scheduler", cluster.settings, cluster.log):
-        async with cluster.instance("wrong"):
-            assert not (await cluster.outcome(Request(request_id="r", prompt="hi"))).unverified
-
-    async def is_marked() -> bool:
-        await quarantine(cluster, "wrong")  # as each heartbeat
-        return (await stored(cluster, "r")).unverified
-
-    with service("scheduler", cluster.settings, cluster.log):
-        await until(is_marked)
-
-
-async def quarantine(cluster: Cluster, name: str) -> None:
-    """Register an instance that has computed wrong for LIMIT_S seconds."""
-    card, state = read_model_card(cluster.model, MODEL_NAME), InstanceState.QUARANTINED
-    wrong = Instance(instance_id=name, model=card, tp_degree=1, state=state, quarantine="x", unverified_s=LIMIT_S)
-    await (await cluster.bus.bucket(cluster.bus.subjects.instances_bucket)).put(name, encode(wrong))
 
 
 async def stored(cluster: Cluster, request_id: str) -> Outcome:
@@ -271,24 +230,6 @@ async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cl
     assert {o.status for o in ended} == {OutcomeStatus.COMPLETED}
 
 
-async def test_beyond_the_held_requests_a_later_one_of_high_priority_overtakes(cluster: Cluster) -> None:
-    subjects = cluster.bus.subjects
-    outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("*"))
-    stats = await cluster.bus.nc.subscribe(subjects.stats("scheduler"))
-    with service("scheduler", cluster.settings | {"max_held_requests": 1}, cluster.log):
-        for i in range(20):
-            await cluster.bus.store(subjects.requests, Request(request_id=f"low-{i}", prompt="x", output_tokens=32))
-        await cluster.bus.store(subjects.requests, Request(request_id="high", prompt="x", output_tokens=32, priority=5))
-        async with asyncio.timeout(LIMIT_S):
-            while (latest := decode((await stats.next_msg(timeout=LIMIT_S)).data, SchedulerStats)).waiting < 20:
-                continue
-        assert (latest.arrived, latest.active) == (21, 1)
-        async with cluster.instance():
-            ended = [decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome) for _ in range(21)]
-    assert [o.request_id for o in ended] == ["low-0", "high", *(f"low-{i}" for i in range(1, 20))]
-    assert {o.status for o in ended} == {OutcomeStatus.COMPLETED}
-
-
 @pytest.mark.slow
 async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster) -> None:
     """After SIGSTOP and SIGCONT, as on a machine that hangs, it finds another leader and stops."""
@@ -420,25 +361,6 @@ async def test_requests_that_a_broken_connection_lost_are_served(cluster: Cluste
             await until(cluster.all_acknowledged)
         await asyncio.to_thread(stop, process)  # it disconnects through the proxy
     await proxy.stop()
-
-
-async def test_the_scheduler_lists_requests_by_key_instance_and_id(shared: Cluster) -> None:
-    subjects, name = shared.bus.subjects, f"listed-{next(numbers)}"
-    await shared.bus.store(subjects.requests, Request(request_id=name, prompt="hi", key="alice", priority=3))
-
-    async def listed(**query: str) -> list[str]:
-        reply = await shared.bus.nc.request(subjects.unfinished, encode(UnfinishedQuery(**query)))
-        return [each.request_id for each in decode(reply.data, UnfinishedRequests).requests]
-
-    await eventually(listed, lambda found: name in found)
-    assert await listed(key="alice", id_part=name[:-1]) == [name]
-    assert name not in await listed(key="bob")
-    assert await listed(instance="no-such") == []
-    assert await listed(id_part="no-such") == []
-    await shared.bus.publish(subjects.cancel(name), Cancel())
-    await eventually(listed, lambda found: name not in found)
-    outcome = await stored(shared, name)
-    assert (outcome.key, outcome.priority) == ("alice", 3)
 
 
 async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) -> None:

@@ -4,7 +4,6 @@ import json
 from collections import defaultdict
 from typing import Any
 
-import openai
 import pytest
 
 from shared.messages.requests import OutcomeStatus
@@ -78,13 +77,6 @@ async def test_a_stream_interleaves_the_choices(gateway: RunningGateway, echoing
     assert json.loads(chunks[-1])["usage"]["completion_tokens"] == 4 * len("one None")
 
 
-async def test_openais_client_reads_all_choices_of_a_chat(gateway: RunningGateway) -> None:
-    client = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none")
-    reply = await client.chat.completions.create(model=MODEL, n=3, messages=[{"role": "user", "content": "hi"}])
-    assert [choice.message.content for choice in reply.choices] == ["The answer is 29."] * 3
-    await client.close()
-
-
 async def test_one_failed_choice_fails_the_reply_and_closes_the_others(gateway: RunningGateway) -> None:
     gateway.scheduler.status = OutcomeStatus.FAILED
     for stream in (False, True):
@@ -92,13 +84,3 @@ async def test_one_failed_choice_fails_the_reply_and_closes_the_others(gateway: 
         reply = await gateway.http.post(PATH, json=body)
         assert "the test chose failed" in reply.text
     await gateway.metric("dilaserve_gateway_active_requests 0.0")
-
-
-async def test_a_repeated_key_gets_the_same_choices(gateway: RunningGateway) -> None:
-    body, headers = {"model": MODEL, "prompt": ["one", "two"]}, {"Idempotency-Key": "k-1"}
-    first, second = [(await gateway.http.post(PATH, json=body, headers=headers)).json() for _ in range(2)]
-    assert len(gateway.scheduler.requests) == 2
-    for reply in (first, second):
-        assert [c["dilaserve"]["request_id"] for c in reply["choices"]] == [
-            r.request_id for r in gateway.scheduler.requests
-        ]

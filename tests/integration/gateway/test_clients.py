@@ -22,7 +22,6 @@ pytestmark = ONE_CELL
 GUIDELLM = os.environ.get("GUIDELLM") or shutil.which("guidellm")
 # A question, and the prompt of one of Open WebUI's tasks, which ends with the conversation.
 QUESTION = {"role": "user", "content": "How many pears?"}
-TASK = {"role": "user", "content": "### Task:\nReply in JSON.\n### Chat History:\nUSER: How many pears?\nASSISTANT: 29"}
 CLOCK = {
     "name": "get_current_timestamp",
     "description": "The current time.",
@@ -87,10 +86,6 @@ OPEN_WEBUI_CHATS: list[dict[str, Any]] = [
         **PENALTIES,
     },
 ]
-OPEN_WEBUI_TASKS: list[dict[str, Any]] = [
-    {"messages": [TASK], "stream": False, "max_tokens": 1000},  # the title
-    {"messages": [TASK], "stream": False},  # the tags, and the follow-up questions
-]
 
 
 @pytest.mark.parametrize("body", OPEN_WEBUI_CHATS)
@@ -105,14 +100,6 @@ async def test_the_chats_of_open_webui_get_a_stream(gateway: RunningGateway, bod
     deltas = [choice["delta"].get("content") or "" for chunk in sent for choice in chunk["choices"]]
     assert "".join(deltas) == "The answer is 29."
     assert bool(sent[-1].get("usage")) == ("stream_options" in body)
-
-
-@pytest.mark.parametrize("body", OPEN_WEBUI_TASKS)
-async def test_the_tasks_of_open_webui_get_their_json(gateway: RunningGateway, body: dict[str, Any]) -> None:
-    gateway.scheduler.answer = lambda _: '{"title": "Pears"}'
-    reply = await gateway.http.post("/v1/chat/completions", json={"model": "tiny-llada", **body})
-    assert reply.status_code == 200, reply.text
-    assert json.loads(reply.json()["choices"][0]["message"]["content"]) == {"title": "Pears"}
 
 
 @pytest.mark.slow

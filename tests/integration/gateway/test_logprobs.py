@@ -95,13 +95,6 @@ async def test_a_plain_completion_has_them_by_their_texts(gateway: RunningGatewa
     assert found == [dict(each) for each in alternatives(gateway.scheduler.text, 2)]
 
 
-async def test_alternatives_need_log_probabilities(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
-        with pytest.raises(openai.BadRequestError, match="only allowed with logprobs: true") as refused:
-            await api.chat.completions.create(**CHAT, top_logprobs=3)
-    assert refused.value.param == "top_logprobs"
-
-
 async def test_each_choice_has_its_own(gateway: RunningGateway) -> None:
     async with client(gateway) as api:
         reply = await api.completions.create(**TEXT | {"prompt": ["a", "b"]}, n=2, logprobs=0)

@@ -130,11 +130,6 @@ async def test_a_failed_stream_ends_with_anthropics_error_event(gateway: Running
     assert (last["type"], last["error"]["type"], last["error"]["code"]) == ("error", "api_error", "failed")
 
 
-async def test_the_refusal_of_a_block_names_its_type(gateway: RunningGateway) -> None:
-    refused = await post(gateway, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
-    assert "not of the type 'image'" in refused.json()["error"]["message"]
-
-
 async def test_a_thread_is_refused_so_that_anthropics_clients_continue_without_it(gateway: RunningGateway) -> None:
     refused = await post(gateway, thread={"type": "new"})
     details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
@@ -147,21 +142,6 @@ async def test_anthropics_batches_are_refused_with_the_alternative(gateway: Runn
         refused = await gateway.http.request(method, f"/v1/messages/batches{path}", json={})
         assert (refused.status_code, refused.json()["type"]) == (404, "error")
         assert "/v1/batches" in refused.json()["error"]["message"]
-
-
-async def test_fields_without_effect_are_accepted_and_unknown_ones_named(gateway: RunningGateway) -> None:
-    neutral: dict[str, Any] = {
-        "thinking": {"type": "disabled"},
-        "tools": [],
-        "tool_choice": {"type": "auto"},
-        "mcp_servers": [],
-    }
-    metadata: dict[str, Any] = {"metadata": {"user_id": "someone"}, "service_tier": "standard_only", "container": "x"}
-    reply = await post(gateway, **neutral, **metadata, output_config={"effort": "low"})
-    assert (reply.status_code, reply.headers["x-dilaserve-ignored"]) == (
-        200,
-        "output_config.effort, metadata, container",
-    )
 
 
 async def test_every_error_of_the_path_has_anthropics_form(gateway: RunningGateway) -> None:

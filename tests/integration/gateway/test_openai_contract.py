@@ -137,8 +137,3 @@ async def test_invalid_bodies_of_the_tokenizer_are_refused_by_name(gateway: Runn
     ):
         refused = await gateway.http.post(path, json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) in ((400, param), (404, param)), body
-
-
-async def test_embeddings_are_refused_clearly(gateway: RunningGateway) -> None:
-    refused = await gateway.http.post("/v1/embeddings", json={"model": "tiny-llada", "input": "x"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unsupported_endpoint")
