@@ -16,7 +16,7 @@ from shared.messages.steps import StepKind
 from shared.text import TextModel
 from tests.builders import serving_stats
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import RunningGateway, ready
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
@@ -136,8 +136,7 @@ async def test_the_details_have_key_priority_migrations_and_a_link_to_the_trace(
     bus: Bus, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, new_page: NewPage
 ) -> None:
     linking = msgspec.structs.replace(settings, trace_url="http://127.0.0.1:1/trace/{trace_id}")
-    async with running(linking, text) as gateway:
-        await gateway.until("ready")
+    async with ready(linking, text) as gateway:
         await store(bus, migrated("moved"))
         async with new_page(f"{gateway.url}/#requests/moved", NARROW) as page:
             drawer = page.get_by_role("dialog")

@@ -23,7 +23,7 @@ from shared.messages.instances import Instance
 from shared.messages.stats import SchedulerStats
 from shared.model_card import read_model_card
 from shared.text import TextModel
-from tests.support.gateway import running
+from tests.support.gateway import ready
 from tests.support.nats import NatsServer
 from tests.support.services import service
 from tests.support.waiting import reached
@@ -67,8 +67,7 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
             ).run(stop)
         )
         settings = msgspec.convert(common, GatewaySettings)
-        async with running(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
-            await gateway.until("ready")
+        async with ready(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
             await asyncio.gather(*(begin_and_disconnect(gateway.url, name, number) for number in range(REQUESTS)))
             await reached(
                 lambda: engine.num_resident == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import openai
 import pytest
 import pytest_asyncio
 
@@ -40,6 +41,18 @@ class RunningGateway:
     stop: asyncio.Event
     done: asyncio.Task[int]
     scheduler: AnsweringScheduler = field(init=False)
+
+    def openai(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0)
+
+    async def events(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events of a stream, which must end with [DONE]."""
+        reply = await self.http.post(path, json=body | {"stream": True})
+        assert reply.status_code == 200, reply.text
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        *sent, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+        assert done == "[DONE]"
+        return [json.loads(event) for event in sent]
 
     async def readiness(self) -> str:
         """ "ready", or the reason why it is not."""
@@ -93,6 +106,16 @@ async def running(
         await done
 
 
+@contextlib.asynccontextmanager
+async def ready(
+    settings: GatewaySettings, *texts: TextModel, shared: socket.socket | None = None
+) -> AsyncIterator[RunningGateway]:
+    """As `running`, of a gateway that can serve."""
+    async with running(settings, *texts, shared=shared) as gateway:
+        await gateway.until("ready")
+        yield gateway
+
+
 def text_of(reply: httpx.Response, *, stream: bool) -> str:
     """The text of a chat completion's reply."""
     if not stream:
@@ -107,8 +130,7 @@ async def leave(gateway: RunningGateway, path: str, **request: Any) -> str:
     before = await gateway.value(counted)
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         sent = asyncio.create_task(client.post(path, **request))
-        async with asyncio.timeout(LIMIT_S):
-            request_id = await gateway.scheduler.served.get()
+        request_id = await gateway.scheduler.received()
         sent.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sent
@@ -171,8 +193,7 @@ async def own_lonely_gateway(settings: GatewaySettings, text: TextModel) -> Asyn
 async def own_gateway(
     settings: GatewaySettings, text: TextModel, own_scheduler: AnsweringScheduler
 ) -> AsyncIterator[RunningGateway]:
-    async with running(settings, text) as gateway:
-        await gateway.until("ready")
+    async with ready(settings, text) as gateway:
         yield gateway
 
 

@@ -39,6 +39,7 @@ from tests.builders import scheduler_stats
 TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])
 HEARTBEAT_S = 0.05
+RECEIVED_S = 10.0  # time limit of each wait for a request
 INSTANCE = "worker-test"
 
 
@@ -107,6 +108,11 @@ class AnsweringScheduler:
         if self.hold is not None:
             self.hold.set()
         vars(self).update(vars(AnsweringScheduler(self.bus, self.text)))
+
+    async def received(self) -> str:
+        """The id of the next request, once its steps are done. Raises: TimeoutError after RECEIVED_S."""
+        async with asyncio.timeout(RECEIVED_S):
+            return await self.served.get()
 
     async def run(self) -> None:
         """Answer until cancelled."""

@@ -380,7 +380,7 @@ async def test_unknown_paths_and_methods_get_the_same_format(lonely_gateway: Run
 
 
 async def test_the_openai_client_raises_its_own_error_with_the_field(lonely_gateway: RunningGateway) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{lonely_gateway.url}/v1", api_key="none", max_retries=0) as api:
+    async with lonely_gateway.openai() as api:
         with pytest.raises(openai.BadRequestError) as refused_n:
             await api.chat.completions.create(**CHAT, n=0)
         with pytest.raises(openai.NotFoundError):

@@ -18,15 +18,11 @@ from services.gateway.stores.batch_store import BatchStore
 from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running
+from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, ready, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, reached, until
 
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
-
-
-def client(gateway: RunningGateway) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
 
 
 def line(number: int, **changes: Any) -> dict[str, Any]:
@@ -61,7 +57,7 @@ async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str
 
 async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(gateway: RunningGateway) -> None:
     gateway.scheduler.answer = lambda request: str(request.seed)
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         invalid = [line(40, temperature=9), line(41, model="other"), line(42, user="x" * 5_000_000)]
         rows = [*(line(i) for i in range(40)), *invalid]
         batch = await submit(api, *rows)
@@ -98,7 +94,7 @@ async def test_a_batch_that_cannot_be_queued_is_not_created(gateway: RunningGate
     js, stream = gateway.scheduler.bus.js, gateway.scheduler.bus.subjects.stream("BATCHES")
     await js.update_stream((await js.stream_info(stream)).config.evolve(max_msgs=1))
     gateway.scheduler.hold = asyncio.Event()
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         first = await submit(api, line(0))
         with pytest.raises(openai.InternalServerError) as refusal:
             await submit(api, line(1))
@@ -113,7 +109,7 @@ async def test_a_line_whose_request_the_bus_lost_is_sent_again(
 ) -> None:
     monkeypatch.setattr(line_server, "RETRY_S", 0.01)
     gateway.scheduler.losses = 1
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         done = await ended(api, (await submit(api, line(0), line(1))).id)
     counts = done.request_counts
     assert counts is not None
@@ -124,7 +120,7 @@ async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway) -> N
     path: Literal["/v1/completions"] = "/v1/completions"
     body = {"model": "tiny-llada", "prompt": "2+2=", "echo": True, "max_tokens": 0}
     row = {"custom_id": "q", "method": "POST", "url": path, "body": body}
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         file = await api.files.create(file=("in.jsonl", json.dumps(row).encode()), purpose="batch")
         batch = await api.batches.create(input_file_id=file.id, endpoint=path, completion_window="24h")
         done = await ended(api, batch.id)
@@ -137,16 +133,14 @@ async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
-    async with running(settings, text) as first:
-        await first.until("ready")
-        async with client(first) as api:
+    async with ready(settings, text) as first:
+        async with first.openai() as api:
             batch = await submit(api, *(line(i) for i in range(5)))
         async with asyncio.timeout(LIMIT_S):
             for _ in range(5):
-                await scheduler.served.get()
+                await scheduler.received()
     scheduler.hold.set()
-    async with running(settings, text) as second, client(second) as api:
-        await second.until("ready")
+    async with ready(settings, text) as second, second.openai() as api:
         done = await ended(api, batch.id)
         assert done.status == "completed"
         assert len(await rows_of(api, done.output_file_id)) == 5
@@ -156,13 +150,13 @@ async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
 
 async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(bus: Bus, gateway: RunningGateway) -> None:
     gateway.scheduler.hold = asyncio.Event()
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         batch = await submit(api, line(0))
         async with asyncio.timeout(LIMIT_S):
-            await gateway.scheduler.served.get()
+            await gateway.scheduler.received()
             await bus.store(bus.subjects.batches, BatchWork(batch_id=batch.id))
             await submit(api, line(1))  # received after it
-            await gateway.scheduler.served.get()
+            await gateway.scheduler.received()
         gateway.scheduler.hold.set()
         done = await ended(api, batch.id)
         assert len(await rows_of(api, done.output_file_id)) == 1
@@ -176,10 +170,9 @@ async def test_a_batch_ended_by_another_gateway_is_not_changed(
     link = BusConnection()
     await link.connect(settings)
     try:
-        async with client(gateway) as api:
+        async with gateway.openai() as api:
             batch = await submit(api, line(0))
-            async with asyncio.timeout(LIMIT_S):
-                await gateway.scheduler.served.get()
+            await gateway.scheduler.received()
             other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
             await BatchStore(link).set(batch.id, other)
             await until(lambda: is_settled(bus))
@@ -191,10 +184,9 @@ async def test_a_batch_ended_by_another_gateway_is_not_changed(
 
 async def test_a_cancelled_batch_keeps_its_completed_lines(gateway: RunningGateway) -> None:
     gateway.scheduler.hold = asyncio.Event()
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         batch = await submit(api, *(line(i) for i in range(3)))
-        async with asyncio.timeout(LIMIT_S):
-            waiting = {await gateway.scheduler.served.get() for _ in range(3)}
+        waiting = {await gateway.scheduler.received() for _ in range(3)}
         assert (await api.batches.cancel(batch.id)).status == "cancelling"
         done = await ended(api, batch.id)
         assert (done.status, done.output_file_id) == ("cancelled", None)
@@ -231,7 +223,7 @@ async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
             yield each
 
     monkeypatch.setattr("services.gateway.batches.batch_runner.read_lines", read_slowly)
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         batch = await submit(api, line(0))
         await reached(reading.is_set)
         assert (await api.batches.cancel(batch.id)).status == "cancelled"
@@ -245,11 +237,9 @@ async def test_a_batch_leaves_room_for_interactive_requests(
 ) -> None:
     scheduler.hold = asyncio.Event()
     small = msgspec.structs.replace(settings, max_active_requests=1)
-    async with running(small, text) as gateway, client(gateway) as api:
-        await gateway.until("ready")
+    async with ready(small, text) as gateway, gateway.openai() as api:
         batch = await submit(api, line(0))
-        async with asyncio.timeout(LIMIT_S):
-            await scheduler.served.get()
+        await scheduler.received()
         interactive = asyncio.create_task(gateway.http.post(ENDPOINT, json=line(1)["body"]))
         await reached(lambda: interactive.done() or not scheduler.served.empty())
         scheduler.hold.set()
@@ -258,7 +248,7 @@ async def test_a_batch_leaves_room_for_interactive_requests(
 
 
 async def test_a_file_that_is_being_deleted_is_refused_at_once(bus: Bus, gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         file = await api.files.create(file=("in.jsonl", b"{}"), purpose="batch")
         store = await bus.js.object_store(bus.subjects.files_store)
         chunks = f"$O.{bus.subjects.files_store}.C.{(await store.get_info(file.id)).nuid}"
@@ -269,7 +259,7 @@ async def test_a_file_that_is_being_deleted_is_refused_at_once(bus: Bus, gateway
 
 
 async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         batch = await submit(api, *(line(i, temperature=9) for i in range(3000)))
         await eventually(lambda: api.batches.retrieve(batch.id), lambda found: found.status == "in_progress")
         await api.batches.cancel(batch.id)
@@ -306,7 +296,7 @@ async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
     await link.connect(settings)
     try:
         batch = await BatchStore(link).create("", ENDPOINT, "file-gone", {})
-        async with client(gateway) as api:
+        async with gateway.openai() as api:
             failed = await ended(api, batch.batch_id)
     finally:
         await link.close()
@@ -316,7 +306,7 @@ async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
 
 
 async def test_an_invalid_file_fails_the_batch_with_the_line(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         batch = await submit(api, line(0), line(0), {"custom_id": "x"}, line(1) | {"url": "/v1/embeddings"})
         failed = await ended(api, batch.id)
         assert failed.status == "failed"

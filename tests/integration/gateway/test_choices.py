@@ -1,6 +1,5 @@
 """Several choices: lists of prompts, and `n`."""
 
-import json
 from collections import defaultdict
 from typing import Any
 
@@ -59,22 +58,18 @@ async def test_choices_of_one_prompt_have_consecutive_seeds(
 
 
 async def test_a_stream_interleaves_the_choices(gateway: RunningGateway, echoing: AnsweringScheduler) -> None:
-    body = {
-        "model": MODEL, "prompt": ["one", "two"], "n": 2, "stream": True, "stream_options": {"include_usage": True}
-    }  # fmt: skip
-    streamed = await gateway.http.post(PATH, json=body)
-    *chunks, done = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: ")]
-    assert done == "[DONE]"
+    body = {"model": MODEL, "prompt": ["one", "two"], "n": 2, "stream_options": {"include_usage": True}}
+    chunks = await gateway.events(PATH, body)
     pieces: defaultdict[int, str] = defaultdict(str)
     reasons = {}
-    for chunk in map(json.loads, chunks):
+    for chunk in chunks:
         for choice in chunk["choices"]:
             pieces[choice["index"]] += choice["text"]
             if choice["finish_reason"]:
                 reasons[choice["index"]] = choice["finish_reason"]
     assert dict(pieces) == {0: "one None", 1: "one None", 2: "two None", 3: "two None"}
     assert reasons == dict.fromkeys(range(4), "stop")
-    assert json.loads(chunks[-1])["usage"]["completion_tokens"] == 4 * len("one None")
+    assert chunks[-1]["usage"]["completion_tokens"] == 4 * len("one None")
 
 
 async def test_one_failed_choice_fails_the_reply_and_closes_the_others(gateway: RunningGateway) -> None:

@@ -1,11 +1,9 @@
 """Completions through a real bus."""
 
 import asyncio
-import json
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.support.gateway import ONE_CELL, RunningGateway
@@ -17,22 +15,8 @@ ANSWER = "The answer is 29."
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "How many pears?"}]}
 
 
-def client(gateway: RunningGateway) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
-
-
-async def events(gateway: RunningGateway, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of a stream, which must end with [DONE]."""
-    reply = await gateway.http.post(path, json=body | {"stream": True})
-    assert reply.status_code == 200, reply.text
-    assert reply.headers["content-type"].startswith("text/event-stream")
-    *sent, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
-    assert done == "[DONE]"
-    return [json.loads(event) for event in sent]
-
-
 async def test_the_openai_client_gets_an_answer(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         reply = await api.chat.completions.create(**CHAT)
     assert reply.choices[0].message.content == ANSWER
     assert reply.choices[0].finish_reason == "stop"
@@ -43,7 +27,7 @@ async def test_the_openai_client_gets_an_answer(gateway: RunningGateway) -> None
 
 
 async def test_the_openai_client_streams_the_same_text(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         stream = await api.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True})
         chunks = [chunk async for chunk in stream]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == ANSWER
@@ -53,7 +37,7 @@ async def test_the_openai_client_streams_the_same_text(gateway: RunningGateway) 
 
 
 async def test_the_openai_client_completes_a_plain_prompt(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         whole = await api.completions.create(model=MODEL, prompt="2+2=", max_tokens=32)
         stream = await api.completions.create(model=MODEL, prompt="2+2=", max_tokens=32, stream=True)
         streamed = "".join([chunk.choices[0].text async for chunk in stream])
@@ -104,7 +88,7 @@ async def test_each_form_of_request_has_an_slo_metrics_and_an_outcome(
 
 async def test_a_stream_may_report_the_usage_so_far(gateway: RunningGateway) -> None:
     options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    chunks = await events(gateway, "/v1/chat/completions", CHAT | options)
+    chunks = await gateway.events("/v1/chat/completions", CHAT | options)
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]]
     assert counts == sorted(counts)
     assert len(counts) > 3
@@ -112,14 +96,14 @@ async def test_a_stream_may_report_the_usage_so_far(gateway: RunningGateway) -> 
 
 
 async def test_the_last_chunk_of_a_stream_states_how_it_was_served(gateway: RunningGateway) -> None:
-    chunks = await events(gateway, "/v1/chat/completions", CHAT)
+    chunks = await gateway.events("/v1/chat/completions", CHAT)
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert chunks[-1]["dilaserve"]["instances"] == ["worker-test"]
     assert len(chunks) > 4, "text is sent as it is committed"
 
 
 async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(gateway: RunningGateway) -> None:
-    sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
+    sent = await gateway.events("/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
     steps = [event for event in sent if event["object"] == "dilaserve.canvas"]
     committed = (cell for step in steps for cell in step["cells"] if cell["committed"])
     cells = sorted(committed, key=lambda cell: int(cell["position"]))
@@ -133,7 +117,7 @@ async def test_a_stream_may_include_the_unmasked_tokens_of_each_step(gateway: Ru
 
 
 async def test_a_canvas_also_includes_guesses_for_masked_positions(gateway: RunningGateway) -> None:
-    sent = await events(gateway, "/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
+    sent = await gateway.events("/v1/chat/completions", CHAT | {"canvas": True, "max_tokens": 32})
     steps = [event["cells"] for event in sent if event["object"] == "dilaserve.canvas"]
     guesses = [[cell for cell in cells if not cell["committed"]] for cells in steps]
     guess = {"position": 31, "token": 66, "text": "c", "confidence": 0.25, "committed": False}

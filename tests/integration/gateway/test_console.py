@@ -19,7 +19,7 @@ from shared.messages.instances import Instance, ModelCard
 from shared.messages.plans import PlanState, ReconfiguratorStats
 from shared.text import TextModel
 from tests.builders import scheduler_stats
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import RunningGateway, ready
 from tests.support.plans import plan
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, until
@@ -142,11 +142,9 @@ async def test_updates_count_requests_and_contain_the_cluster(gateway: RunningGa
 async def test_a_restarted_gateway_knows_earlier_requests(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
-    async with running(settings, text) as gateway:
-        await gateway.until("ready")
+    async with ready(settings, text) as gateway:
         name = await ask(gateway)
-    async with running(settings, text) as gateway:
-        await gateway.until("ready")
+    async with ready(settings, text) as gateway:
         listed: list[Any] = []
         while not listed:
             listed = (await gateway.http.get("/v1/requests")).json()["data"]

@@ -39,7 +39,7 @@ QUESTIONS: list[Any] = [
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as client:
+    async with gateway.openai() as client:
         yield client
 
 

@@ -1,6 +1,5 @@
 """Streams of a model whose tokens may change: no text that was sent changes, and the canvas shows the edits."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,7 @@ def drafts(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
 
 
 async def streamed(gateway: RunningGateway, **fields: Any) -> list[dict[str, Any]]:
-    reply = await gateway.http.post("/v1/completions", json=BODY | fields | {"stream": True})
-    assert reply.status_code == 200, reply.text
-    return [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
+    return await gateway.events("/v1/completions", BODY | fields)
 
 
 def canvas_of(event: dict[str, Any]) -> list[dict[str, Any]] | None:

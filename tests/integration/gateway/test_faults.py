@@ -19,7 +19,7 @@ from shared.messages.instances import InstanceState
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Progress
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, leave, running, text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, leave, ready, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, reached
@@ -30,8 +30,7 @@ PATH = "/v1/chat/completions"
 
 async def request_received(scheduler: AnsweringScheduler) -> str:
     """The id of the next request, once the scheduler has it and its steps are done."""
-    async with asyncio.timeout(LIMIT_S):
-        return await scheduler.served.get()
+    return await scheduler.received()
 
 
 async def test_without_an_instance_a_completion_is_unavailable(lonely_gateway: RunningGateway) -> None:
@@ -105,7 +104,7 @@ async def test_a_request_that_is_not_completed_gets_an_error(
     streamed = await gateway.http.post(PATH, json=CHAT | {"stream": True})
     last = streamed.text.strip().split("\n\n")[-1].removeprefix("data: ")
     assert json.loads(last)["error"]["code"] == code
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
+    async with gateway.openai() as api:
         with pytest.raises(openai.APIError, match=f"the test chose {ended.value}"):
             _ = [chunk async for chunk in await api.chat.completions.create(**CHAT, stream=True)]
 
@@ -155,8 +154,7 @@ async def test_a_request_that_times_out_is_cancelled(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
     scheduler.hold = asyncio.Event()
-    async with running(msgspec.structs.replace(settings, request_timeout_s=0.2), text) as gateway:
-        await gateway.until("ready")
+    async with ready(msgspec.structs.replace(settings, request_timeout_s=0.2), text) as gateway:
         reply = await gateway.http.post(PATH, json=CHAT)
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
         assert reply.headers["x-request-id"] == scheduler.requests[0].request_id
@@ -176,8 +174,7 @@ async def test_an_outcome_stored_during_a_disconnection_is_found(
     answering = asyncio.create_task(scheduler.run())
     settings = GatewaySettings(nats_url=server.url, cell="cut", model=str(tiny_model_dir))
     try:
-        async with running(settings, text) as gateway:
-            await gateway.until("ready")
+        async with ready(settings, text) as gateway:
             sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
             name = await request_received(scheduler)
             answering.cancel()
@@ -228,8 +225,7 @@ async def test_a_request_that_exceeds_the_drain_time_gets_an_error_and_is_cancel
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, stream: bool
 ) -> None:
     scheduler.hold = asyncio.Event()
-    async with running(msgspec.structs.replace(settings, drain_timeout_s=0.1), text) as gateway:
-        await gateway.until("ready")
+    async with ready(msgspec.structs.replace(settings, drain_timeout_s=0.1), text) as gateway:
         sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
         request_id = await request_received(scheduler)
         gateway.stop.set()
@@ -276,8 +272,7 @@ async def test_a_request_that_was_lost_with_its_stream_ends_with_an_error(
 ) -> None:
     monkeypatch.setattr("services.gateway.bus_connection.PROBE_S", 0.2)
     scheduler.hold = asyncio.Event()
-    async with running(settings, text) as gateway:
-        await gateway.until("ready")
+    async with ready(settings, text) as gateway:
         known = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
         await request_received(scheduler)
         lost = asyncio.create_task(gateway.http.post(PATH, json=CHAT))

@@ -8,7 +8,7 @@ import pytest
 
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import RunningGateway, ready
 
 KIB = b"x" * 1024
 
@@ -21,8 +21,7 @@ async def upload(gateway: RunningGateway, content: bytes = KIB) -> httpx.Respons
 async def test_files_beyond_a_keys_limit_are_refused(
     settings: GatewaySettings, text: TextModel, scheduler: object, limit: dict[str, int]
 ) -> None:
-    async with running(msgspec.structs.replace(settings, **limit), text) as gateway:
-        await gateway.until("ready")
+    async with ready(msgspec.structs.replace(settings, **limit), text) as gateway:
         replies = await asyncio.gather(*(upload(gateway) for _ in range(4)))
         assert sorted(reply.status_code for reply in replies) == [200, 200, 413, 413]
         refused = next(reply.json()["error"] for reply in replies if reply.status_code == 413)

@@ -43,7 +43,7 @@ async def gemma(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactor
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(gemma: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{gemma.url}/v1", api_key="any", max_retries=0) as client:
+    async with gemma.openai() as client:
         yield client
 
 

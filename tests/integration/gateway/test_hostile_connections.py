@@ -150,7 +150,7 @@ async def test_a_stream_that_outlasts_the_header_timeout_is_served_whole(
     gateway.scheduler.hold = asyncio.Event()
     async with connected(gateway) as (reader, writer):
         writer.write(POST + STREAM + b"GET /health HTTP/1.1\r\n")  # the next header begins and waits
-        await gateway.scheduler.served.get()
+        await gateway.scheduler.received()
         await asyncio.sleep(3 * TIMEOUT_S)
         gateway.scheduler.hold.set()
         stream = await reader.readuntil(b"data: [DONE]")
@@ -160,7 +160,7 @@ async def test_a_stream_that_outlasts_the_header_timeout_is_served_whole(
 async def test_a_stream_is_whole_for_a_client_that_reads_slowly(gateway: RunningGateway, short_timeout: None) -> None:
     async with connected(gateway) as (reader, writer):
         writer.write(POST + STREAM)
-        await gateway.scheduler.served.get()
+        await gateway.scheduler.received()
         stream = b""
         while b"data: [DONE]" not in stream:
             stream += await reader.read(100)

@@ -9,7 +9,7 @@ import pytest
 from services.gateway.settings import GatewaySettings
 from shared.messages.instances import InstanceState
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, leave, running, text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, leave, ready, text_of
 from tests.support.scheduler import AnsweringScheduler
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -25,13 +25,11 @@ async def post(gateway: RunningGateway, key: str, **changes: Any) -> httpx.Respo
 async def test_a_repeated_request_gets_the_same_outcome_even_after_a_restart(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
-    async with running(settings, text) as first:
-        await first.until("ready")
+    async with ready(settings, text) as first:
         replies = [await post(first, "order 66") for _ in range(2)]
         streamed = await post(first, "another", stream=True)
     scheduler.answer = lambda _: "something else"
-    async with running(settings, text) as second:
-        await second.until("ready")
+    async with ready(settings, text) as second:
         replies.append(await post(second, "order 66"))
         assert {reply.json()["choices"][0]["message"]["content"] for reply in replies} == {"The answer is 29."}
         assert len({reply.headers["x-request-id"] for reply in replies}) == 1
@@ -92,7 +90,7 @@ async def test_a_claim_is_confirmed_once_the_bus_has_stored_the_request(gateway:
     await bus.js.update_stream(requests.evolve(max_msgs=1))
     stored = asyncio.create_task(post(gateway, "stored"))
     async with asyncio.timeout(LIMIT_S):
-        stored_id = await gateway.scheduler.served.get()
+        stored_id = await gateway.scheduler.received()
         assert (await post(gateway, "refused")).status_code == 503
         gateway.scheduler.hold.set()
         assert (await stored).status_code == 200
@@ -117,8 +115,7 @@ async def test_a_request_with_a_key_waits_for_an_instance(gateway: RunningGatewa
 async def test_a_gateway_that_stops_refuses_a_waiting_request(gateway: RunningGateway) -> None:
     gateway.scheduler.hold, gateway.scheduler.instance_state = asyncio.Event(), InstanceState.READY
     open_one = asyncio.create_task(post(gateway, "open"))
-    async with asyncio.timeout(LIMIT_S):
-        await gateway.scheduler.served.get()
+    await gateway.scheduler.received()
     gateway.scheduler.instance_state = InstanceState.DRAINING
     await gateway.until("no instance is ready")
     waiting = asyncio.create_task(post(gateway, "patient"))

@@ -1,6 +1,5 @@
 """Completions whose client gives a part of the text: a suffix, or a template with holes."""
 
-import json
 from typing import Any
 
 import pytest
@@ -24,9 +23,7 @@ async def post(gateway: RunningGateway, path: str, **fields: Any) -> dict[str, A
 
 async def streamed(gateway: RunningGateway, path: str, **fields: Any) -> list[dict[str, Any]]:
     """The chunks."""
-    async with gateway.http.stream("POST", path, json=BODY | fields | {"stream": True}) as reply:
-        lines = [line async for line in reply.aiter_lines() if line.startswith("data: {")]
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
+    return await gateway.events(path, BODY | fields)
 
 
 def used(reply: dict[str, Any]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from shared.database.key_store import create_key, read_keys, revoke_key
 from shared.database.schema import open_database
 from shared.errors import BadInput
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, ready, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.stack import dilaserve
@@ -42,8 +42,7 @@ async def guarded(
     postgres: PostgresServer, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> AsyncIterator[RunningGateway]:
     """A gateway that requires API keys."""
-    async with running(msgspec.structs.replace(settings, auth=True, database_url=postgres.url), text) as gateway:
-        await gateway.until("ready")
+    async with ready(msgspec.structs.replace(settings, auth=True, database_url=postgres.url), text) as gateway:
         yield gateway
 
 
@@ -207,8 +206,7 @@ async def test_a_key_cannot_cancel_a_request_of_another(
     _, bob = await create_key(engine, "bob")
     _, operator = await create_key(engine, "operator", operator=True)
     held = asyncio.create_task(complete(guarded, alice))
-    async with asyncio.timeout(LIMIT_S):
-        name = await scheduler.served.get()
+    name = await scheduler.received()
 
     async def cancel(secret: str) -> httpx.Response:
         return await guarded.http.post(f"/v1/requests/{name}/cancel", headers=bearing(secret))
@@ -310,8 +308,7 @@ async def test_requests_beyond_the_concurrency_limit_are_rejected(
 ) -> None:
     _, secret = await create_key(engine, "concurrent", None, 1, 0)
     first = asyncio.create_task(complete(guarded, secret))
-    async with asyncio.timeout(LIMIT_S):
-        await scheduler.served.get()
+    await scheduler.received()
     second = await complete(guarded, secret)
     assert error_of(second) == (429, "rate_limit_exceeded")
     assert second.headers["retry-after"]
@@ -377,8 +374,7 @@ async def small_gateway(
     settings: GatewaySettings, text: TextModel, hold: asyncio.Event
 ) -> AsyncIterator[RunningGateway]:
     """A gateway that holds at most two requests."""
-    async with running(msgspec.structs.replace(settings, max_active_requests=2), text) as gateway:
-        await gateway.until("ready")
+    async with ready(msgspec.structs.replace(settings, max_active_requests=2), text) as gateway:
         yield gateway
 
 
@@ -386,9 +382,8 @@ async def test_requests_beyond_the_gateways_limit_are_rejected(
     scheduler: AnsweringScheduler, small_gateway: RunningGateway, hold: asyncio.Event
 ) -> None:
     sent = [asyncio.create_task(small_gateway.http.post(PATH, json=CHAT)) for _ in range(2)]
-    async with asyncio.timeout(LIMIT_S):
-        await scheduler.served.get()
-        await scheduler.served.get()
+    await scheduler.received()
+    await scheduler.received()
     third = await small_gateway.http.post(PATH, json=CHAT)
     assert error_of(third) == (429, "queue_full")
     assert third.headers["retry-after"] == "1"
@@ -464,8 +459,7 @@ async def test_a_keys_concurrency_counts_the_requests_at_all_gateways(
     _, secret = await create_key(engine, "both", None, 1, 0)
     first, second = two_gateways
     held = asyncio.create_task(complete(first, secret))
-    async with asyncio.timeout(LIMIT_S):
-        await scheduler.served.get()
+    await scheduler.received()
 
     async def is_refused() -> bool:
         try:

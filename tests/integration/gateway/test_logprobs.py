@@ -18,10 +18,6 @@ CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "co
 TEXT: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2=", "max_tokens": 32}
 
 
-def client(gateway: RunningGateway) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
-
-
 def expected(text: str) -> list[tuple[str, Any]]:
     """Each character is a token."""
     logprobs = np.log(confidences_of(np.arange(len(text)))).tolist()
@@ -32,7 +28,7 @@ def expected(text: str) -> list[tuple[str, Any]]:
 async def test_a_chat_has_the_log_probability_of_each_token(
     gateway: RunningGateway, stop: str | None, kept: str
 ) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         whole = await api.chat.completions.create(**CHAT, logprobs=True, top_logprobs=0, stop=stop)
         stream = await api.chat.completions.create(**CHAT, logprobs=True, stop=stop, stream=True)
         chunks = [chunk.choices[0] async for chunk in stream]
@@ -48,7 +44,7 @@ async def test_a_chat_has_the_log_probability_of_each_token(
 
 
 async def test_a_plain_completion_has_the_log_probability_of_each_token(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         whole = await api.completions.create(**TEXT, logprobs=0)
         stream = await api.completions.create(**TEXT, logprobs=0, stream=True)
         chunks = [chunk.choices[0] async for chunk in stream]
@@ -71,7 +67,7 @@ def alternatives(text: TextModel, k: int) -> list[list[tuple[str, Any]]]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_chat_has_the_most_probable_tokens_if_it_wants(gateway: RunningGateway, stream: bool) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         reply = await api.chat.completions.create(**CHAT, logprobs=True, top_logprobs=3, stream=stream)
         choices = (
             [chunk.choices[0] async for chunk in reply] if isinstance(reply, openai.AsyncStream) else [reply.choices[0]]
@@ -86,7 +82,7 @@ async def test_a_chat_has_the_most_probable_tokens_if_it_wants(gateway: RunningG
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_plain_completion_has_them_by_their_texts(gateway: RunningGateway, stream: bool) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         reply = await api.completions.create(**TEXT, logprobs=2, stream=stream)
         choices = (
             [chunk.choices[0] async for chunk in reply] if isinstance(reply, openai.AsyncStream) else [reply.choices[0]]
@@ -96,13 +92,13 @@ async def test_a_plain_completion_has_them_by_their_texts(gateway: RunningGatewa
 
 
 async def test_each_choice_has_its_own(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         reply = await api.completions.create(**TEXT | {"prompt": ["a", "b"]}, n=2, logprobs=0)
     assert [len(choice.logprobs.tokens or []) for choice in reply.choices if choice.logprobs] == [len(ANSWER)] * 4
 
 
 async def test_only_a_client_that_asks_gets_them(gateway: RunningGateway) -> None:
-    async with client(gateway) as api:
+    async with gateway.openai() as api:
         replies = [await api.chat.completions.create(**CHAT, logprobs=wanted) for wanted in (None, False, True)]
     assert [reply.choices[0].logprobs is not None for reply in replies] == [False, False, True]
     assert [request.logprobs for request in gateway.scheduler.requests] == [False, False, True]

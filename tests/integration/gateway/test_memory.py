@@ -22,7 +22,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.tasks import cancel
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, ready
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.services import service
 from tests.support.waiting import eventually, reached, until
@@ -92,8 +92,7 @@ async def small_gateway(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> AsyncIterator[RunningGateway]:
     """A gateway that holds two large bodies."""
-    async with running(msgspec.structs.replace(settings, max_body_memory_bytes=8 * MIB), text) as gateway:
-        await gateway.until("ready")
+    async with ready(msgspec.structs.replace(settings, max_body_memory_bytes=8 * MIB), text) as gateway:
         yield gateway
 
 

@@ -15,7 +15,7 @@ from shared.bus.client import Bus
 from shared.messages.requests import Request
 from shared.text import TextModel
 from tests.builders import scheduler_stats
-from tests.support.gateway import LIMIT_S, RunningGateway, running
+from tests.support.gateway import RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, until
 
@@ -141,8 +141,7 @@ async def test_requests_beyond_the_most_of_the_cell_get_503_before_a_probe_sees_
     stream, gateway.scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
     await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
     first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
-    async with asyncio.timeout(LIMIT_S):
-        await gateway.scheduler.served.get()
+    await gateway.scheduler.received()
     refused = await gateway.http.post(PATH, json=CHAT)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
     assert refused.json()["error"]["code"] == "storage_full"

@@ -13,7 +13,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.messages.requests import Outcome, OutcomeStatus, UnfinishedRequests
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running
+from tests.support.gateway import LIMIT_S, RunningGateway, ready, running
 from tests.support.scheduler import AnsweringScheduler, active
 from tests.support.waiting import eventually, reached
 
@@ -122,8 +122,7 @@ async def test_the_whole_id_finds_a_request_that_is_not_listed_any_more(
         cancelled = Outcome(request_id=f"r-{number}", status=OutcomeStatus.CANCELLED)
         await bus.publish(bus.subjects.outcomes(cancelled.request_id), cancelled)
     await bus.store(bus.subjects.outcomes("last"), Outcome(request_id="last", status=OutcomeStatus.CANCELLED))
-    async with running(settings, text) as gateway:
-        await gateway.until("ready")
+    async with ready(settings, text) as gateway:
         await eventually(lambda: ids(gateway, limit=1), lambda found: "last" in found)
         assert await ids(gateway, id="r-1000") == ["r-1000"]
         assert await ids(gateway, id="r-0") == ["r-0"]

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import openai
-
 from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
@@ -25,7 +23,7 @@ def outputs_of(response: Any) -> list[Any]:
 
 
 async def test_a_response_has_the_calls_as_items_whole_and_streamed(gateway: RunningGateway) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as api:
+    async with gateway.openai() as api:
         for answer, fields, expected in (
             (CALL, {}, [ADDED]),
             (f"{CALL}\n{CALL}", {}, [ADDED, ADDED]),
@@ -51,7 +49,7 @@ async def test_a_response_has_the_calls_as_items_whole_and_streamed(gateway: Run
 
 async def test_tokens_of_a_text_that_may_become_a_call_keep_their_log_probabilities(gateway: RunningGateway) -> None:
     body: Any = {**BODY, "include": ["message.output_text.logprobs"]}
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as api:
+    async with gateway.openai() as api:
         for answer in ('{"number": 3}', '{"name'):
             gateway.scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
             events: list[Any] = [event async for event in await api.responses.create(**body, stream=True)]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from openai import AsyncOpenAI, BadRequestError
+from openai import BadRequestError
 
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import RunningGateway, ready
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
@@ -22,13 +22,12 @@ async def tiered(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> AsyncIterator[RunningGateway]:
     tables = {"service_tiers": ("flex=60000:-20",), "reasoning_efforts": ("high=0.9",)}
-    async with running(replace(settings, **tables), text) as gateway:
-        await gateway.until("ready")
+    async with ready(replace(settings, **tables), text) as gateway:
         yield gateway
 
 
 async def test_openais_client_names_a_tier_and_an_effort(tiered: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    async with AsyncOpenAI(base_url=f"{tiered.url}/v1", api_key="any", max_retries=0) as client:
+    async with tiered.openai() as client:
         reply = await client.chat.completions.create(**CHAT, service_tier="flex", reasoning_effort="high")
         with pytest.raises(BadRequestError, match="accepted: auto, default, flex") as refusal:
             await client.chat.completions.create(**CHAT, service_tier="priority")
@@ -70,7 +69,7 @@ async def test_an_invalid_header_is_refused_by_name(
 async def test_a_line_of_a_batch_may_name_a_tier(tiered: RunningGateway, scheduler: AnsweringScheduler) -> None:
     body = {**CHAT, "service_tier": "flex"}
     line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
-    async with AsyncOpenAI(base_url=f"{tiered.url}/v1", api_key="any", max_retries=0) as client:
+    async with tiered.openai() as client:
         file = await client.files.create(file=("in.jsonl", line.encode()), purpose="batch")
         await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
         await reached(lambda: len(scheduler.requests) == 1)

@@ -10,12 +10,11 @@ from typing import Any, Literal
 import httpx
 import msgspec
 import pytest
-from openai import AsyncOpenAI
 
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, running, text_of
+from tests.support.gateway import LIMIT_S, RunningGateway, ready, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler, answering
 from tests.support.tiny_model import write_tiny_sdar
@@ -107,7 +106,7 @@ async def test_every_form_of_request_chooses_the_cell(
 
 
 async def test_the_list_of_models_has_those_of_all_cells(both: RunningGateway) -> None:
-    async with AsyncOpenAI(base_url=f"{both.url}/v1", api_key="any", max_retries=0) as client:
+    async with both.openai() as client:
         assert [model.id for model in (await client.models.list()).data] == [OWN, OTHER]
         assert (await client.models.retrieve(OTHER)).id == OTHER
 
@@ -154,7 +153,7 @@ async def test_a_request_of_another_cell_can_be_cancelled(
     other_scheduler.hold = asyncio.Event()
     running_request = asyncio.create_task(complete(both, OTHER))
     async with asyncio.timeout(LIMIT_S):
-        request_id = await other_scheduler.served.get()
+        request_id = await other_scheduler.received()
         assert (await both.http.get(f"/v1/requests/{request_id}")).json()["status"] == "in_progress"
         assert (await both.http.post(f"/v1/requests/{request_id}/cancel")).status_code == 202
         assert await other_scheduler.cancelled.get() == request_id
@@ -174,8 +173,7 @@ async def test_the_limit_on_active_requests_counts_those_of_all_cells(
         for model in (OWN, OTHER):
             await until_ready(gateway, model)
         held = asyncio.create_task(complete(gateway, OWN))
-        async with asyncio.timeout(LIMIT_S):
-            await scheduler.served.get()
+        await scheduler.received()
         refused = await complete(gateway, OTHER)
         scheduler.hold.set()
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
@@ -189,8 +187,7 @@ async def test_a_gateway_is_ready_while_one_of_its_models_is_served(
     scheduler: AnsweringScheduler,
     other_bus: Bus,
 ) -> None:
-    async with running(both_settings, text, other_text) as gateway:
-        await gateway.until("ready")
+    async with ready(both_settings, text, other_text) as gateway:
         await until_ready(gateway, OWN)
         refused = await complete(gateway, OTHER)
         assert (refused.status_code, refused.json()["error"]["message"]) == (503, "no instance is ready")
@@ -229,7 +226,7 @@ async def test_a_batch_has_lines_for_the_models_of_all_cells(both: RunningGatewa
         {"custom_id": model, "method": "POST", "url": PATH, "body": {"model": model, "messages": TURNS}}
         for model in (OWN, OTHER, "unknown")
     ]
-    async with AsyncOpenAI(base_url=f"{both.url}/v1", api_key="any", max_retries=0) as client:
+    async with both.openai() as client:
         content = "\n".join(map(json.dumps, lines)).encode()
         file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint=PATH, completion_window="24h")
@@ -260,9 +257,8 @@ async def test_requests_of_all_cells_end_before_the_gateway(
 ) -> None:
     scheduler.hold = other_scheduler.hold = asyncio.Event()
     open_requests = [asyncio.create_task(complete(both, model)) for model in (OWN, OTHER)]
-    async with asyncio.timeout(LIMIT_S):
-        await scheduler.served.get()
-        await other_scheduler.served.get()
+    await scheduler.received()
+    await other_scheduler.received()
     both.stop.set()
     await both.until(f"{OWN}: the gateway is shutting down; {OTHER}: the gateway is shutting down")
     scheduler.hold.set()

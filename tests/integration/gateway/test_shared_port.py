@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from services.gateway.__main__ import serve
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, running
+from tests.support.gateway import LIMIT_S, ready, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached, until
 
@@ -83,12 +83,10 @@ async def test_a_draining_gateway_finishes_its_requests_and_closes_their_connect
 ) -> None:
     scheduler.hold = asyncio.Event()
     url = f"http://127.0.0.1:{shared.getsockname()[1]}/v1/chat/completions"
-    async with running(settings, text, shared=shared) as gateway:
-        await gateway.until("ready")
+    async with ready(settings, text, shared=shared) as gateway:
         async with httpx.AsyncClient(timeout=LIMIT_S) as http:
             open_request = asyncio.create_task(http.post(url, json=CHAT))
-            async with asyncio.timeout(LIMIT_S):
-                await scheduler.served.get()
+            await scheduler.received()
             draining = asyncio.create_task(gateway.drain())
             await until(lambda: _is_refused(gateway.url))
             queued = asyncio.create_task(http.post(url, json=CHAT))  # a new connection: it waits for another gateway

@@ -12,7 +12,7 @@ from shared.arrays import unpack_int32
 from shared.bus.client import Bus
 from shared.messages.requests import ChatMessage, OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import RunningGateway, ready
 from tests.support.scheduler import AnsweringScheduler
 
 ASK: dict[str, Any] = {"model": "tiny-llada", "input": "How many pears?"}
@@ -24,14 +24,13 @@ async def storing(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> AsyncIterator[RunningGateway]:
     """A gateway that stores responses."""
-    async with running(msgspec.structs.replace(settings, store_responses=True), text) as gateway:
-        await gateway.until("ready")
+    async with ready(msgspec.structs.replace(settings, store_responses=True), text) as gateway:
         yield gateway
 
 
 @pytest.fixture
 async def client(storing: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{storing.url}/v1", api_key="any", max_retries=0) as client:
+    async with storing.openai() as client:
         yield client
 
 

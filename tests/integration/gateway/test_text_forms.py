@@ -5,7 +5,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import openai
 import pytest
 from pydantic import BaseModel
 
@@ -93,7 +92,7 @@ async def test_the_format_of_a_response_becomes_its_pattern(gateway: RunningGate
 
 async def test_openai_s_client_parses_a_pydantic_model(gateway: RunningGateway) -> None:
     gateway.scheduler.answer = lambda _: ANSWER
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
+    async with gateway.openai() as api:
         chat = await api.chat.completions.parse(**CHAT, response_format=Total)
         response = await api.responses.parse(**RESPONSE, text_format=Total)
     assert chat.choices[0].message.parsed == Total(answer=29)

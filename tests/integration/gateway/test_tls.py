@@ -19,7 +19,7 @@ from shared.errors import BadInput
 from shared.service import run_service
 from shared.text import TextModel
 from tests.support.certificates import Certificate, make_certificate
-from tests.support.gateway import LIMIT_S, running
+from tests.support.gateway import LIMIT_S, ready, running
 from tests.support.scheduler import AnsweringScheduler
 
 BODY = {"model": "tiny-llada", "prompt": "hi", "max_tokens": 32}
@@ -39,8 +39,7 @@ def tls_settings(settings: GatewaySettings, certificate: Certificate) -> Gateway
 async def test_requests_are_served_over_tls_only(
     tls_settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
-    async with running(tls_settings, text) as gateway:
-        await gateway.until("ready")
+    async with ready(tls_settings, text) as gateway:
         whole = (await gateway.http.post("/v1/completions", json=BODY)).json()
         assert whole["choices"][0]["text"] == "The answer is 29."
         streamed = await gateway.http.post("/v1/completions", json=BODY | {"stream": True})
@@ -57,8 +56,7 @@ async def test_the_load_client_trusts_the_certificates_of_a_given_file(
     tls_settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, certificate: Certificate
 ) -> None:
     load = RequestLoad([LoadRequest(prompt="How many pears?", output_tokens=32)], [0.0], 1.0)
-    async with running(tls_settings, text) as gateway:
-        await gateway.until("ready")
+    async with ready(tls_settings, text) as gateway:
         with pytest.raises(BadInput, match="CERTIFICATE_VERIFY_FAILED"):
             await run_load(gateway.url, load, 5.0, lambda _: None)
         [reply] = await run_load(gateway.url, load, 5.0, lambda _: None, ca=certificate.certificate)

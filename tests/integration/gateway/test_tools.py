@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import openai
 import pytest
 
 from shared.arrays import unpack_int32
@@ -49,7 +48,7 @@ REPLIES: list[tuple[dict[str, Any], str, str | None, list[str], str]] = [
 
 async def test_a_reply_has_the_calls_whole_and_streamed(gateway: RunningGateway) -> None:
     short = [{"type": "function", "function": {"name": name}} for name in ("add", "sub")]  # leaves room for the output
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as api:
+    async with gateway.openai() as api:
         for fields, answer, *expected in REPLIES:
             gateway.scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
             body: Any = {**CHAT, "tools": short, **fields}
