@@ -17,38 +17,21 @@ from structlog.testing import capture_logs
 from services.scheduler.io.kept_streams import KeptStreams
 from shared.bus import stream_reader
 from shared.bus.client import Bus
-from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.bus.watch import BusWatch
-from shared.errors import StorageFull
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
 from tests.support.nats import NatsServer
 from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
-async def test_a_stored_outcome_is_read_back_by_its_request(bus: Bus) -> None:
-    outcome = Outcome(request_id="r1", status=OutcomeStatus.COMPLETED, text="29")
-    await bus.store(bus.subjects.outcomes("r1"), outcome)
-    assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) == outcome
-
-
 async def test_a_subject_without_a_valid_message_has_no_last_one(bus: Bus) -> None:
     assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) is None
     await bus.js.publish(bus.subjects.outcomes("r1"), b"{}")
     assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) is None
-
-
-async def test_the_first_of_two_outcomes_of_a_request_is_kept(bus: Bus) -> None:
-    subject = bus.subjects.outcomes("r1")
-    for text in ("29", "30"):
-        outcome = Outcome(request_id="r1", status=OutcomeStatus.COMPLETED, text=text)
-        await bus.store(subject, outcome, if_first=True)
-    stored = await bus.js.get_last_msg(bus.subjects.stream("OUTCOMES"), subject)
-    assert decode(stored.data or b"", Outcome).text == "29"
 
 
 async def test_an_existing_stream_of_requests_gets_the_bound_and_keeps_its_messages(bus: Bus) -> None:
@@ -60,15 +43,6 @@ async def test_an_existing_stream_of_requests_gets_the_bound_and_keeps_its_messa
     await bus.set_up()
     info = await bus.js.stream_info(stream)
     assert (info.config.max_msgs, info.state.messages) == (MAX_UNFINISHED_REQUESTS, 1)
-
-
-async def test_a_stream_at_its_bound_refuses_a_message_and_keeps_the_others(bus: Bus) -> None:
-    stream = bus.subjects.stream("REQUESTS")
-    await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
-    await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
-    with pytest.raises(StorageFull, match="the bus stores as many messages there as it may"):
-        await bus.store(bus.subjects.requests, Request(request_id="r2", prompt="x"))
-    assert decode((await bus.js.get_msg(stream, seq=1)).data or b"", Request).request_id == "r1"
 
 
 async def test_stored_messages_survive_a_killed_server(tmp_path: Path) -> None:

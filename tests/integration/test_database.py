@@ -25,8 +25,8 @@ from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAM
 from services.reconfigurator.planning.workload_stats import RequestSample
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
-from shared.database.schema import Base, PlanRow, RequestRow, open_database, upgrade
-from shared.errors import BadInput, RetryLater
+from shared.database.schema import Base, PlanRow, RequestRow, upgrade
+from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, ThresholdUse
@@ -162,12 +162,6 @@ async def test_a_database_migrated_by_a_newer_version_is_left_unchanged(database
     assert await count_rows(database) == 0
 
 
-@pytest.mark.parametrize("url", ["", "sqlite:///x", "http://127.0.0.1"])
-def test_an_invalid_database_url_is_rejected(url: str) -> None:
-    with pytest.raises(BadInput, match="not a database URL"):
-        open_database(url)
-
-
 async def test_a_migration_that_postgres_refuses_is_tried_again(bus: Bus, database: AsyncEngine) -> None:
     await store(bus, SERVED)
     async with refusing_tables(database) as refused_twice, monitoring(bus, database):
@@ -276,25 +270,6 @@ async def test_each_message_is_one_row_despite_a_postgres_restart(
     assert await count_rows(database) == 201
     async with database.connect() as connection:
         assert (await connection.execute(select(PlanRow.plan_id))).scalars().all() == [PLANNED.plan_id]
-
-
-async def test_messages_for_postgres_are_retained_as_documented(bus: Bus) -> None:
-    limits = {
-        feed.stream: (await bus.js.stream_info(bus.subjects.stream(feed.stream))).config for feed in MONITORED_STREAMS
-    }
-    day_s = 24 * 3600
-    assert (limits["ARRIVALS"].max_age, limits["OUTCOMES"].max_age) == (day_s, day_s)
-    assert (limits["PLANS"].max_age, limits["PLANS"].max_msgs) == (0, 1000)
-
-
-async def test_an_outcome_stored_twice_counts_once(bus: Bus, database: AsyncEngine) -> None:
-    async with monitoring(bus, database):
-        await store(bus, SERVED)
-        await all_settled(bus)
-        await bus.js.delete_consumer(bus.subjects.stream("OUTCOMES"), "monitor")  # all is delivered again
-    async with monitoring(bus, database):
-        await all_settled(bus)
-    assert await count_rows(database) == 1
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from shared.bus.clock import BusClock
 from shared.bus.codec import decode
 from shared.bus.watch import BusWatch
 from shared.edits import NO_EDITS
-from shared.messages.requests import Outcome, OutcomeStatus, Request
+from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus, Request
 from shared.messages.versions import VERSION
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -105,6 +105,15 @@ class Intake:
             lambda found: found.state.subjects is not None,
         )
         return decode((await self.bus.js.get_last_msg(stream, subject)).data or b"", Outcome).status
+
+    async def rejection(self, request: Request) -> OutcomeError:
+        """Send a request. Returns: the error with which it is rejected."""
+        await self.bus.store(self.bus.subjects.requests, request)
+        assert await self.status(request.request_id) is OutcomeStatus.REJECTED
+        outcome = await self.bus.last("OUTCOMES", self.bus.subjects.outcomes(request.request_id), Outcome)
+        assert outcome is not None
+        assert outcome.error is not None
+        return outcome.error
 
     async def unfinished(self) -> int:
         return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages

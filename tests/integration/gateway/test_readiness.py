@@ -108,14 +108,6 @@ async def test_full_outcomes_refuse_requests_with_503_and_the_reason(gateway: Ru
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
 
 
-async def test_a_full_stream_of_requests_refuses_with_503(gateway: RunningGateway, bus: Bus) -> None:
-    await limit(bus, bus.subjects.stream("REQUESTS"), 10)
-    refused = await gateway.http.post(PATH, json=CHAT)
-    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
-    assert refused.json()["error"]["code"] == "storage_full"
-    assert not gateway.scheduler.requests
-
-
 async def test_requests_at_the_most_of_the_cell_end_readiness_and_refuse_with_503(
     gateway: RunningGateway, bus: Bus
 ) -> None:

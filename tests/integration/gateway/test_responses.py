@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from openai import APIStatusError, AsyncOpenAI
+from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from shared.messages.requests import OutcomeStatus
@@ -86,14 +86,6 @@ async def test_a_stream_has_openais_events_in_order(client: AsyncOpenAI, schedul
     assert {event.item_id for event in events if hasattr(event, "item_id")} == {events[-1].response.output[0].id}
 
 
-async def test_openais_stream_helper_returns_the_final_response(
-    client: AsyncOpenAI, scheduler: AnsweringScheduler
-) -> None:
-    async with client.responses.stream(model=MODEL, input="How many pears?") as stream:
-        final = await stream.get_final_response()
-    assert (final.status, final.output_text) == ("completed", "The answer is 29.")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_has_log_probabilities_if_it_includes_them(
     client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool
@@ -135,12 +127,6 @@ async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, schedule
     assert (events[-1].type, events[-1].response.status) == ("response.failed", "failed")
     assert events[-1].response.error.code == "server_error"
     assert "failed" in events[-1].response.error.message
-
-
-async def test_an_earlier_response_is_refused_with_the_alternative(client: AsyncOpenAI) -> None:
-    with pytest.raises(APIStatusError, match="send the earlier messages in input") as refusal:
-        await client.responses.create(model=MODEL, input="And then?", previous_response_id="resp_1")
-    assert refusal.value.status_code == 400
 
 
 async def test_a_limit_beyond_the_models_room_is_named_as_in_the_body(gateway: RunningGateway) -> None:

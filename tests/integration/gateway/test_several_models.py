@@ -1,7 +1,6 @@
 """A gateway that serves the models of two cells."""
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, ready, running, text_of
+from tests.support.gateway import RunningGateway, ready, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler, answering
 from tests.support.tiny_model import write_tiny_sdar
@@ -147,20 +146,6 @@ async def test_outcomes_of_all_cells_are_found_and_listed(both: RunningGateway) 
     assert len((await both.http.get("/v1/requests", params={"limit": 2})).json()["data"]) == 2
 
 
-async def test_a_request_of_another_cell_can_be_cancelled(
-    both: RunningGateway, other_scheduler: AnsweringScheduler
-) -> None:
-    other_scheduler.hold = asyncio.Event()
-    running_request = asyncio.create_task(complete(both, OTHER))
-    async with asyncio.timeout(LIMIT_S):
-        request_id = await other_scheduler.received()
-        assert (await both.http.get(f"/v1/requests/{request_id}")).json()["status"] == "in_progress"
-        assert (await both.http.post(f"/v1/requests/{request_id}/cancel")).status_code == 202
-        assert await other_scheduler.cancelled.get() == request_id
-    other_scheduler.hold.set()
-    await running_request
-
-
 async def test_the_limit_on_active_requests_counts_those_of_all_cells(
     both_settings: GatewaySettings,
     text: TextModel,
@@ -211,45 +196,6 @@ async def test_a_cell_whose_bus_is_unavailable_leaves_the_others_served(
         assert (await complete(gateway, OWN)).status_code == 200
         unknown = await gateway.http.get("/v1/requests/nothing")
         assert unknown.status_code == 503, "the other cell may have it"
-
-
-async def test_a_gateway_without_a_served_model_gives_the_reasons_of_each(
-    both_settings: GatewaySettings, text: TextModel, other_text: TextModel, bus: Bus
-) -> None:
-    reason = "no scheduler leads; no instance is ready"
-    async with running(both_settings, text, other_text) as gateway:
-        await gateway.until(f"{OWN}: {reason}; {OTHER}: {reason}")
-
-
-async def test_a_batch_has_lines_for_the_models_of_all_cells(both: RunningGateway) -> None:
-    lines = [
-        {"custom_id": model, "method": "POST", "url": PATH, "body": {"model": model, "messages": TURNS}}
-        for model in (OWN, OTHER, "unknown")
-    ]
-    async with both.openai() as client:
-        content = "\n".join(map(json.dumps, lines)).encode()
-        file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
-        batch = await client.batches.create(input_file_id=file.id, endpoint=PATH, completion_window="24h")
-        created = batch.id
-        batch = await eventually(
-            lambda: client.batches.retrieve(created), lambda found: found.status in ("completed", "failed")
-        )
-        assert batch.output_file_id
-        assert batch.error_file_id
-        output = (await client.files.content(batch.output_file_id)).text
-        errors = (await client.files.content(batch.error_file_id)).text
-    assert OWN_ANSWER in output
-    assert OTHER_ANSWER in output
-    assert "model_not_found" in errors
-
-
-async def test_a_key_repeats_a_request_in_the_cell_of_its_model(
-    both: RunningGateway, other_scheduler: AnsweringScheduler
-) -> None:
-    body, headers = {"model": OTHER, "messages": TURNS}, {"Idempotency-Key": "once"}
-    first, second = [await both.http.post(PATH, json=body, headers=headers) for _ in range(2)]
-    assert first.json()["id"] == second.json()["id"]
-    assert len(other_scheduler.requests) == 1
 
 
 async def test_requests_of_all_cells_end_before_the_gateway(
