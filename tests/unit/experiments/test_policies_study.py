@@ -14,7 +14,7 @@ from experiments.policies.points import POINTS, POLICY, Target, recompute_interc
 from experiments.policies.rows import ONE_SHOT, SYSTEMS
 from experiments.policies.runs import Figures, Run
 from experiments.policies.store import RunStore
-from experiments.policies.study import by_point, selected, simulate_all
+from experiments.policies.study import by_point, selected
 from experiments.policies.tables import write
 from experiments.policies.verdicts import Means, means, missed, robustness, wins
 from shared.errors import BadInput
@@ -161,18 +161,6 @@ def small() -> list[Run]:
     """Two short runs."""
     point = replace(POINTS["gsm8k-16"], requests=8)
     return [Run(point, SYSTEMS[row], 0) for row in ("infaas-0.7", "infaas-0.8")]
-
-
-def test_stored_runs_are_not_simulated_again(small: list[Run], store: RunStore) -> None:
-    first, second = small
-    store.add(first, figures(12.0, 34.0))
-    simulate_all(small, store, jobs=1, again=False)
-    found = store.get(second)
-    assert found is not None
-    assert found.requests == 8
-    assert store.get(first) == figures(12.0, 34.0)
-    simulate_all(small[:1], store, jobs=1, again=True)
-    assert store.get(first) != figures(12.0, 34.0)
 
 
 @pytest.mark.parametrize("accuracy_met", [None, 77.25])

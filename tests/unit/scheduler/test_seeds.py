@@ -45,14 +45,13 @@ def serve(
     return {name: cell.output(name) for name in cell.finished}
 
 
-@pytest.mark.parametrize("lookahead", [0, 1])
 @pytest.mark.parametrize("mode", CacheMode)
-def test_a_seed_gives_the_same_tokens_in_any_company(mode: CacheMode, lookahead: int) -> None:
+def test_a_seed_gives_the_same_tokens_in_any_company(mode: CacheMode) -> None:
     own = sampled("r", 7, mode)
-    alone = serve([[own]], instances=1, mode=mode, lookahead=lookahead)["r"]
-    assert alone == serve([[own]], instances=1, mode=mode, lookahead=1 - lookahead)["r"]
+    alone = serve([[own]], instances=1, mode=mode, lookahead=0)["r"]
+    assert alone == serve([[own]], instances=1, mode=mode, lookahead=1)["r"]
     others = [sampled(f"{letter}-other", 7 + i, mode, prompt=4 + i) for i, letter in enumerate("abcde")]
-    for instances, room in ((1, ROOM), (3, ROOM), (1, 2 * LENGTH)):
+    for instances, room, lookahead in ((1, ROOM, 0), (3, ROOM, 1), (1, 2 * LENGTH, 1)):
         waves = [others[:3], [], [own], [], others[3:]]
         assert serve(waves, instances=instances, mode=mode, lookahead=lookahead, room=room)["r"] == alone
 

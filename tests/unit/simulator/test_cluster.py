@@ -44,7 +44,7 @@ def arrivals(count: int, *, every_s: float = 0.0, prompt: int = 100, output: int
     return make_trace(np.arange(count, dtype=np.float64) * every_s, np.full(count, prompt), np.full(count, output))
 
 
-def busy(count: int = 30) -> ArrivalTrace:
+def busy(count: int = 12) -> ArrivalTrace:
     random = np.random.default_rng(5)
     return make_trace(
         np.sort(random.uniform(0, 20, count)), random.integers(1, 800, count), 32 * random.integers(1, 9, count)
@@ -68,13 +68,6 @@ def test_a_block_causal_request_computes_its_prompt_once() -> None:
     assert records.latency_s.tolist() == pytest.approx([by_hand_s])
     expected_s = unloaded_latency_s(arrivals(1), PROFILE, SLOW, caching=True, exact=True)
     assert records.latency_s.mean() == pytest.approx(expected_s)
-
-
-def test_the_isolated_mean_is_the_mean_latency_of_isolated_requests() -> None:
-    workload = arrivals(128, every_s=100.0)
-    records = simulate(scenario(), workload)
-    expected_s = unloaded_latency_s(workload, PROFILE, STEPS, caching=True)
-    assert records.latency_s.mean() == pytest.approx(expected_s, rel=0.06)
 
 
 @pytest.mark.parametrize("shared_launch_s", [0.0, 0.005])
@@ -171,7 +164,7 @@ def test_a_predictor_is_trained_only_for_a_policy_that_uses_it(monkeypatch: pyte
     assert len(trainings) == 1
 
 
-@pytest.mark.parametrize(("policy", "predictor"), [("dilaserve", "noisy"), ("paper", "trained"), ("infaas", "noisy")])
+@pytest.mark.parametrize(("policy", "predictor"), [("dilaserve", "noisy"), ("paper", "trained")])
 def test_results_depend_on_the_seed_alone(policy: str, predictor: str) -> None:
     scenarios = (scenario(policy=policy, predictor=predictor, seed=seed) for seed in (3, 3, 4))
     first, again, other = (simulate(each, busy()) for each in scenarios)

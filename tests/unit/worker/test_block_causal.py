@@ -75,18 +75,11 @@ def assert_trace(trace: RequestTrace, case: GoldenCase) -> None:
 
 @pytest.mark.parametrize("name", SLOW_SETS)
 @pytest.mark.parametrize("mode", MODES)
-def test_each_case_alone_matches_the_reference_trace(name: str, mode: CacheMode) -> None:
-    cases = threshold_cases((name,), ("block",))
-    assert cases
-    for case in cases:
-        assert_trace(decode([case], runner_of(name), mode)[0], case)
-
-
-@pytest.mark.parametrize("name", [each for each in SLOW_SETS if str(each.values[0]).startswith("llada2")])
-@pytest.mark.parametrize("mode", MODES)
-def test_each_case_with_edits_matches_the_reference_trace(name: str, mode: CacheMode) -> None:
-    cases = threshold_cases((name,), ("block-edit",))
-    assert sum(len(step["edit_pos"]) for case in cases for step in case.steps) > 100
+def test_some_cases_alone_match_the_reference_trace(name: str, mode: CacheMode) -> None:
+    """All of them run in batches below."""
+    cases = threshold_cases((name,), ("block", "block-edit"))[::4]
+    edits = sum(len(step.get("edit_pos", [])) for case in cases for step in case.steps)
+    assert (edits > 30) == name.startswith("llada2")
     for case in cases:
         assert_trace(decode([case], runner_of(name), mode)[0], case)
 

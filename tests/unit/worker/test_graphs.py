@@ -163,8 +163,9 @@ FEATURES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("config", [LLADA, SDAR, LLADA2])
-@pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("cache_tokens", [0, CACHE_TOKENS])
+@pytest.mark.parametrize(
+    ("features", "cache_tokens"), [(FEATURES[0], 0), *((features, CACHE_TOKENS) for features in FEATURES)]
+)
 def test_a_step_reads_from_the_device_once(config: dict[str, Any], features: dict[str, Any], cache_tokens: int) -> None:
     runner = Runner(empty_decoder(parse_config(config), torch.bfloat16, META), cache_tokens)
     block = runner.config.block_length or BLOCK

@@ -108,7 +108,7 @@ def test_a_cache_is_rebuilt_again_if_memory_lacks_for_the_step_after_it(mode: Ca
     temperature=st.sampled_from([0.0, 0.7]),
     moves=st.frozensets(st.integers(1, OUTPUT), max_size=6),
 )
-@settings(max_examples=25)
+@settings(max_examples=8)
 def test_a_request_that_moves_gets_the_same_text(
     family: str, mode: CacheMode, threshold: float, temperature: float, moves: frozenset[int]
 ) -> None:

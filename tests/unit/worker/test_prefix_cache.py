@@ -124,7 +124,7 @@ FOUND = [[prompt_of([2, 0, 2])], [prompt_of([0]), prompt_of([2, 0, 2, 0, 2])]]  
     threshold=st.sampled_from([0.02, 0.1, 0.9]),
 )
 @example(rounds=FOUND, num_pages=1, threshold=0.02)
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_texts_are_the_same_with_a_prefix_cache(
     name: str, rounds: list[list[list[int]]], num_pages: int, threshold: float
 ) -> None:
