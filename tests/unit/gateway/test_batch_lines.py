@@ -43,13 +43,6 @@ async def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
     assert peak_bytes < 4_000_000
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-async def test_a_file_may_have_a_byte_order_mark_and_other_line_ends(end: bytes) -> None:
-    line = b'{"custom_id": "%s", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}}'
-    lines, errors = await read(b"\xef\xbb\xbf" + end.join([line % b"a", line % b"b", b""]))
-    assert ([each.custom_id for each in lines], errors) == (["a", "b"], [])
-
-
 async def test_half_of_a_surrogate_pair_is_named() -> None:
     line = rb'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a \ud83d b"}}'
     _, [error] = await read(line)

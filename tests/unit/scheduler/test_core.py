@@ -88,22 +88,6 @@ def test_a_request_without_a_seed_has_its_own_reproducible_seed() -> None:
     assert seeds[0] == seeds[1]
 
 
-def test_lookahead_keeps_a_step_in_flight_and_does_not_change_the_outcome() -> None:
-    finished = []
-    for lookahead in (0, 1):
-        core, worker = scheduler_core(lookahead=lookahead), Worker(per_step=1)
-        [first] = of_kind(core.cycle([registered(), arrival("r")], 100.5), SendJobs)
-        assert jobs_of(first) == ([(0, 0)] if not lookahead else [(0, 0), (1, 0), (1, 1)])
-        [result, *_] = worker.run_each(first.jobs)
-        [then] = of_kind(core.cycle([result], 100.6), SendJobs)
-        assert jobs_of(then) == ([(1, 0)] if not lookahead else [(2, 0), (2, 1)])
-        core = scheduler_core(lookahead=lookahead)
-        [finish] = serve(core, {"a-1": Worker(per_step=3)}, core.cycle([registered(), arrival("r")], 100.5))
-        finished.append((finish.status, finish.output_ids.tolist(), finish.stats))
-        assert finish.decisions is not None
-    assert finished[0] == finished[1]
-
-
 @pytest.mark.parametrize("caching", [False, True])
 def test_the_first_step_of_a_block_is_sent_before_the_result_of_the_last_step(*, caching: bool) -> None:
     core, worker = scheduler_core(lookahead=1, caching=caching), Worker(per_step=4)

@@ -59,12 +59,6 @@ def test_the_first_prediction_is_compared_with_the_actual_steps() -> None:
     assert value(metrics, "prediction_error_ratio_sum", output="whole") == pytest.approx(3 / 16)
 
 
-def test_without_a_predictor_nothing_is_compared() -> None:
-    cell = make_cell({"a-1": 1})
-    cell.serve(cell.send(arrival("r")))
-    assert value(metrics_of(cell), "request_predicted_steps_count") == 0
-
-
 def test_the_latest_statistics_are_exported_unchanged() -> None:
     metrics = SchedulerMetrics()
     assert value(metrics, "active_requests") is None  # the scheduler does not lead yet

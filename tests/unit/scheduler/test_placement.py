@@ -122,14 +122,6 @@ def test_with_an_exact_cache_the_cache_alone_limits_the_requests_of_an_instance(
     assert np.count_nonzero(place_in_order(rows, table, fleet, token_load) == 0) == placed
 
 
-def test_no_instance_has_pages_after_the_last_prefix_cache_has_gone() -> None:
-    fleet = Fleet()
-    fleet.update(registered("i", prefix_tokens=1024, prefix_page=32).instance, 0.0)
-    assert fleet.prefixes.page_tokens == 32
-    fleet.update(registered("i").instance, 0.0)
-    assert fleet.prefixes.page_tokens == 0
-
-
 @pytest.mark.parametrize(("min_gain", "instance"), [(0.0, 1), (0.1, 1), (0.2, 0)])
 def test_a_request_leaves_its_instance_only_for_a_sufficient_gain(min_gain: float, instance: int) -> None:
     """With the request, its own instance has 200 tokens; the other would have 170."""

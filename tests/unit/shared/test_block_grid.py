@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.model.families import parse_config
-from shared.messages.requests import Request
 from shared.model_card import read_model_card
-from shared.text import TextModel, round_up_to_blocks
+from shared.text import round_up_to_blocks
 from tests.builders import model_card
 from tests.support.golden import COPY
-from tests.support.tiny_model import MAX_LENGTH, write_tiny_sdar
 
 PUBLISHED = json.loads((COPY / "real_configs.json").read_text())
 BLOCK_CAUSAL = [name for name, entry in PUBLISHED.items() if name.startswith(("sdar", "llada2")) and entry["config"]]
@@ -35,10 +33,3 @@ def test_an_output_ends_with_the_first_block_that_holds_it(prompt: int, output: 
     rounded = round_up_to_blocks(output, length, offset)
     assert output <= rounded < output + length
     assert (rounded + (prompt if usual else 0)) % length == 0
-
-
-def test_a_request_of_a_block_causal_model_fits_the_grid(tmp_path: Path) -> None:
-    text = TextModel(write_tiny_sdar(tmp_path / "m"), "m")
-    request = Request(request_id="a", output_tokens=9, block_length=4)
-    assert text.fit_output(request, 6) == (2, 10)
-    assert text.card.max_length == MAX_LENGTH

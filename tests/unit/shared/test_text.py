@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import BadInput
 from shared.messages.requests import ChatMessage, FinishReason, Request
-from shared.text import MAX_LABEL_TOKENS, TextModel, round_up_to_blocks
+from shared.text import MAX_LABEL_TOKENS, TextModel
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +121,6 @@ def test_an_end_of_text_token_is_no_stop_reason(text: TextModel, eos_first: bool
     request = Request(request_id="r", stop_token_ids=[eos], ignore_eos=not eos_first)
     finished = text.finish(np.append(text.encode_prompt("ab"), eos), request)
     assert finished.stop_reason == (None if eos_first else eos)
-
-
-@pytest.mark.parametrize(("requested", "rounded"), [(1, 32), (32, 32), (33, 64)])
-def test_an_output_length_is_rounded_up_to_whole_blocks(requested: int, rounded: int) -> None:
-    assert round_up_to_blocks(requested, 32) == rounded
 
 
 @pytest.mark.parametrize(

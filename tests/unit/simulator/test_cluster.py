@@ -8,12 +8,12 @@ import pytest
 
 from services.predictor.model import StepPredictor
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Command, Event, InstanceUpdated
+from services.scheduler.events import Command, Event
 from services.scheduler.registry import POLICIES
 from services.scheduler.settings import SchedulerSettings
 from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.steps import StepJobs, StepKind, StepResults
-from shared.profile import MIXED, LatencyProfile, MeasuredLatency
+from shared.profile import LatencyProfile
 from simulator.instance import TOKENS, FedTokens, SimulatedInstance, read_jobs
 from simulator.predictor_training import train_predictor
 from simulator.result import Records, summarize
@@ -89,16 +89,6 @@ def test_a_mixed_iteration_costs_both_lookups_less_the_shared_launch(shared_laun
     assert simulated.start() == pytest.approx((0.030 + 0.04e-3 * 328) + (0.020 + 0.2e-3 * 32) - shared_launch_s)
 
 
-def test_a_mixed_iteration_costs_what_the_profile_measured() -> None:
-    """The second request recomputes three times while the first runs, or the first while the second does."""
-    measured = [MeasuredLatency(1, 32 + 164, MIXED, 0.040, recompute_tokens=164)]
-    merged = LatencyProfile([*PROFILE.rows, *measured])
-    workload = arrivals(2, every_s=0.01)
-    summed, saved = (simulate(scenario(SLOW, profile=profile), workload) for profile in (PROFILE, merged))
-    sum_s = (0.030 + 0.04e-3 * 164) + (0.020 + 0.2e-3 * 32)
-    assert summed.latency_s[1] - saved.latency_s[1] == pytest.approx(3 * (sum_s - 0.040))
-
-
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """The events that the scheduler receives."""
@@ -117,12 +107,6 @@ def test_step_results_carry_the_latency_of_their_iteration(events: list[Event]) 
     records = simulate(scenario(SLOW), arrivals(1))
     times_s = [event.latency_s for event in events if isinstance(event, StepResults)]
     assert sum(times_s) == pytest.approx(float(records.latency_s[0]))
-
-
-def test_the_scheduler_knows_the_shared_launch(events: list[Event]) -> None:
-    simulate(scenario(SLOW, shared_launch_s=0.005), arrivals(1))
-    [registered] = [event.instance.profile for event in events if isinstance(event, InstanceUpdated)]
-    assert LatencyProfile.from_csv(registered).cost(1).shared_launch_s == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
