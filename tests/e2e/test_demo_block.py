@@ -51,14 +51,6 @@ def test_an_answer_in_json_has_the_keys_that_were_asked_for(stack: Stack) -> Non
     assert json.loads(reply) == {"steps": ["5+7=12"], "answer": 12}
 
 
-def test_text_after_a_hole_is_refused_with_the_reason(stack: Stack) -> None:
-    body = {"model": MODEL.name, "prompt": "a", "suffix": " The answer is 21."}
-    reply = httpx.post(f"{stack.url}/v1/fim/completions", json=body, timeout=START_S)
-    assert reply.status_code == 400
-    assert "demo-block is block-causal" in reply.json()["error"]["message"]
-    assert reply.json()["error"]["param"] == "suffix"
-
-
 def test_an_answer_matches_the_schema_that_the_request_gives(stack: Stack) -> None:
     steps = {"type": "array", "items": {"type": "string"}, "maxItems": 4}
     schema = {"type": "object", "properties": {"steps": steps, "answer": {"type": "integer"}}, "required": ["answer"]}

@@ -49,21 +49,6 @@ def test_an_openai_client_gets_the_right_number_of_apples(stack: Stack) -> None:
     assert served["mean_threshold"] == pytest.approx(0.9)
 
 
-def test_a_stream_delivers_the_same_text_in_pieces(stack: Stack) -> None:
-    pieces_of_each = []
-    for i in range(4):
-        messages: Any = [{"role": "user", "content": question(i)}]
-        with client(stack) as openai_client:
-            whole = openai_client.chat.completions.create(model=MODEL, messages=messages, max_tokens=64)
-            with openai_client.chat.completions.create(
-                model=MODEL, messages=messages, max_tokens=64, stream=True
-            ) as stream:
-                pieces = [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
-        assert "".join(pieces) == whole.choices[0].message.content
-        pieces_of_each.append(sum(1 for piece in pieces if piece))
-    assert max(pieces_of_each) > 1  # a text whose first token is decided last comes as one piece
-
-
 @pytest.mark.slow
 async def test_100_concurrent_requests_get_the_same_texts_as_alone(stack: Stack) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=110, limits=httpx.Limits(max_connections=100)) as http:
@@ -81,20 +66,6 @@ async def fill_in(http: httpx.AsyncClient, problem: str, **fields: object) -> di
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
     return found
-
-
-async def test_infill_gives_the_same_text_in_company_as_alone(stack: Stack) -> None:
-    """At a fixed threshold."""
-    given = [{"suffix": f" The answer is {20 + i}.", "max_tokens": 16 + i} for i in range(12)]
-    async with httpx.AsyncClient(base_url=stack.url, timeout=110) as http:
-        problem = "John has 54 flowers and drops half of them, then breaks 6. How many are left?"
-        together = await asyncio.gather(*[fill_in(http, problem, **fields) for fields in given])
-        for fields, reply in zip(given[::4], together[::4], strict=True):
-            alone = await fill_in(http, problem, **fields)
-            assert alone["choices"][0]["text"] == reply["choices"][0]["text"]
-        filled = await fill_in(http, problem, template=TEMPLATE)
-    assert re.fullmatch("Step 1: .*\\. Step 2: .*\\. The answer is 21\\.", filled["choices"][0]["text"])
-    assert filled["usage"]["completion_tokens"] == 10
 
 
 async def test_a_form_concerns_the_whole_text_of_a_template(stack: Stack) -> None:
