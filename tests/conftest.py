@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from shared.bus.client import Bus
-from tests.support.nats import NatsServer, new_cell
+from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.tiny_model import write_tiny_model, write_tiny_weights
 
 # One thread per process: tests run in parallel, and threads that wait for one another waste a busy machine. Set before
@@ -64,10 +64,8 @@ def own_threads() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """One server for the run; each test has its own cell. A test that stops its server starts its own."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    server.start()
-    yield server
-    server.stop()
+    with started_server(tmp_path_factory.mktemp("nats")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.faults.accounts import is_duplicated, received_outcomes
 from experiments.faults.load import Answer, NextGateway, closed_loop, send
 from experiments.live_cluster import CELL, held_out_requests
-from tests.support.nats import NatsServer
+from tests.support.nats import started_server
 from tests.support.services import ROOT, service, stop
 from tests.support.waiting import reached, until
 
@@ -89,13 +89,8 @@ class Cell:
 
 @pytest.fixture
 def cell(tmp_path: Path) -> Iterator[Cell]:
-    server = NatsServer(tmp_path)
-    server.start()
-    try:
-        with ExitStack() as processes:
-            yield Cell(server.url, tmp_path, processes)
-    finally:
-        server.stop()
+    with started_server(tmp_path) as server, ExitStack() as processes:
+        yield Cell(server.url, tmp_path, processes)
 
 
 async def serves(port: int, instances: int) -> None:

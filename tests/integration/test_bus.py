@@ -24,7 +24,7 @@ from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.bus.watch import BusWatch
 from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, started_server
 from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
@@ -46,9 +46,7 @@ async def test_an_existing_stream_of_requests_gets_the_bound_and_keeps_its_messa
 
 
 async def test_stored_messages_survive_a_killed_server(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path)
-    server.start()
-    try:
+    with started_server(tmp_path) as server:
         bus = await Bus.connect(server.url, "crash", name="test")
         await bus.set_up()
         await bus.store(bus.subjects.outcomes("r1"), Outcome(request_id="r1", status=OutcomeStatus.COMPLETED))
@@ -59,14 +57,10 @@ async def test_stored_messages_survive_a_killed_server(tmp_path: Path) -> None:
         assert stored.data is not None
         await again.close()
         await bus.nc.close()
-    finally:
-        server.stop()
 
 
 async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path)
-    server.start()
-    try:
+    with started_server(tmp_path) as server:
         bus = await Bus.connect(server.url, "lost", name="test")
         with capture_logs() as logs:
             server.stop(kill=True)
@@ -75,8 +69,6 @@ async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: P
             await reached(lambda: any(line["event"] == "bus available again" for line in logs))
         assert [line["event"] for line in logs] == ["bus unavailable", "bus available again"]
         await bus.close()
-    finally:
-        server.stop()
 
 
 async def test_all_of_many_stored_messages_are_read(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,31 +83,27 @@ async def test_all_of_many_stored_messages_are_read(bus: Bus, monkeypatch: pytes
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_the_kernel_ends_a_connection_without_acknowledgements(run: Callable[[Any], None], tmp_path: Path) -> None:
-    server = NatsServer(tmp_path)
-    server.start()
+    with started_server(tmp_path) as server:
 
-    def limit_s(bus: Bus) -> float:
-        transport: Any = bus.nc._transport
-        connection = transport._io_writer.get_extra_info("socket")
-        return float(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)) / 1000
+        def limit_s(bus: Bus) -> float:
+            transport: Any = bus.nc._transport
+            connection = transport._io_writer.get_extra_info("socket")
+            return float(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)) / 1000
 
-    async def connect_and_reconnect() -> None:
-        bus, again = await Bus.connect(server.url, "limited", name="test"), asyncio.Event()
-        try:
-            assert limit_s(bus) == UNANSWERED_S
-            bus.reconnects.subscribe(again.set)
-            server.stop(kill=True)
-            server.start()
-            async with asyncio.timeout(LIMIT_S):
-                await again.wait()
-            assert limit_s(bus) == UNANSWERED_S
-        finally:
-            await bus.close()
+        async def connect_and_reconnect() -> None:
+            bus, again = await Bus.connect(server.url, "limited", name="test"), asyncio.Event()
+            try:
+                assert limit_s(bus) == UNANSWERED_S
+                bus.reconnects.subscribe(again.set)
+                server.stop(kill=True)
+                server.start()
+                async with asyncio.timeout(LIMIT_S):
+                    await again.wait()
+                assert limit_s(bus) == UNANSWERED_S
+            finally:
+                await bus.close()
 
-    try:
         run(connect_and_reconnect())
-    finally:
-        server.stop()
 
 
 async def test_a_read_whose_consumer_is_lost_raises_an_error_of_the_bus(
@@ -197,21 +185,17 @@ async def test_every_stream_and_bucket_is_created_again_after_its_deletion(bus: 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_the_bus_closes_while_the_server_is_unavailable(run: Callable[[Any], None], tmp_path: Path) -> None:
-    server = NatsServer(tmp_path)
-    server.start()
+    with started_server(tmp_path) as server:
 
-    async def lose_and_close() -> None:
-        bus = await Bus.connect(server.url, "away", name="test")
-        server.stop(kill=True)
-        await reached(lambda: not bus.nc.is_connected)
-        await bus.publish(bus.subjects.cancel("r1"), Cancel())  # waits to be sent
-        await bus.close()
-        assert bus.nc.is_closed
+        async def lose_and_close() -> None:
+            bus = await Bus.connect(server.url, "away", name="test")
+            server.stop(kill=True)
+            await reached(lambda: not bus.nc.is_connected)
+            await bus.publish(bus.subjects.cancel("r1"), Cancel())  # waits to be sent
+            await bus.close()
+            assert bus.nc.is_closed
 
-    try:
         run(lose_and_close())
-    finally:
-        server.stop()
 
 
 async def test_the_alive_file_exists_once_the_bus_is_connected(nats_server: NatsServer, tmp_path: Path) -> None:

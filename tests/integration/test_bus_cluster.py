@@ -29,7 +29,7 @@ from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
 from tests.support.intake import receiving
-from tests.support.nats import NatsServer
+from tests.support.nats import started_server
 from tests.support.waiting import LIMIT_S, reached, until
 
 ELECTION_S = 60.0  # limit of what waits for a cluster to choose leaders
@@ -201,12 +201,8 @@ async def test_several_replicas_without_a_cluster_are_refused_with_the_setting(b
 async def test_a_server_without_the_password_of_the_routes_is_refused(tmp_path: Path) -> None:
     port = free_port()
     [section] = cluster_sections(["nats-1"], [port])
-    server = NatsServer(tmp_path, more=section)
-    server.start()
-    try:
+    with started_server(tmp_path, more=section):
         replies = await asyncio.to_thread(join_cluster, port)
-    finally:
-        server.stop()
     assert "-ERR 'Authorization Violation'" in replies
 
 

@@ -12,7 +12,7 @@ from shared.bus.client import Bus
 from shared.errors import BadInput
 from shared.service import Service, run_service
 from tests.support.certificates import Certificate, make_certificate
-from tests.support.nats import NatsServer, fail_to_connect
+from tests.support.nats import NatsServer, fail_to_connect, started_server
 
 LIMIT_S = 20.0
 
@@ -25,10 +25,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 @pytest.fixture
 def server(certificate: Certificate, tmp_path: Path) -> Iterator[NatsServer]:
     files = f'cert_file: "{certificate.certificate}", key_file: "{certificate.key}"'
-    started = NatsServer(tmp_path, more=f"tls {{ {files}, handshake_first: true }}\n")
-    started.start()
-    yield started
-    started.stop()
+    with started_server(tmp_path, more=f"tls {{ {files}, handshake_first: true }}\n") as started:
+        yield started
 
 
 def address(server: NatsServer, host: str = "localhost") -> str:

@@ -16,7 +16,7 @@ from shared.bus.client import Bus
 from shared.bus.stream_reader import read_stream
 from shared.bus.users import BusUser, inbox_prefix
 from shared.messages.requests import Outcome
-from tests.support.nats import NatsServer, fail_to_connect
+from tests.support.nats import NatsServer, fail_to_connect, started_server
 
 CELL = "cell0"
 LIMIT_S = 10.0  # for an error of the server
@@ -28,10 +28,8 @@ PASSWORDS = new_passwords(["alice", "bob"])
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     quoted = {user: json.dumps(password) for user, password in PASSWORDS.items()}
-    started = NatsServer(tmp_path_factory.mktemp("nats"), more=authorization(CELL, quoted))
-    started.start()
-    yield started
-    started.stop()
+    with started_server(tmp_path_factory.mktemp("nats"), more=authorization(CELL, quoted)) as started:
+        yield started
 
 
 def url(server: NatsServer, user: str) -> str:

@@ -22,7 +22,7 @@ from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import free_port
 from shared.bus.client import Bus
 from tests.builders import scheduler_stats
-from tests.support.nats import NatsServer
+from tests.support.nats import started_server
 from tests.support.waiting import until
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws live in a terminal alone
@@ -199,14 +199,10 @@ async def test_the_observer_reports_while_the_bus_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stack_observer, "ANSWER_TIMEOUT_S", 0.2)
-    server = NatsServer(tmp_path)
-    server.start()
-    try:
+    with started_server(tmp_path) as server:
         async with open_observer("http://127.0.0.1:1", server.url, "down") as observer:
             server.stop()
             report = await observer.report()
-    finally:
-        server.stop()
     assert (report.ready, report.scheduler, report.instances) == (False, None, [])
 
 

@@ -14,7 +14,7 @@ from shared.bus.client import Bus
 from shared.bus.kept_consumer import KeptConsumer
 from shared.bus.subjects import request_consumer
 from shared.tasks import cancel
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.tcp_proxy import TcpProxy
 
 LIMIT_S = 20.0
@@ -22,10 +22,8 @@ LIMIT_S = 20.0
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path)
-    server.start()
-    yield server
-    server.stop()
+    with started_server(tmp_path) as server:
+        yield server
 
 
 @asynccontextmanager
@@ -66,12 +64,12 @@ async def test_more_messages_than_one_pull_request_arrive_in_order(bus: Bus) -> 
 
 
 async def test_consumption_continues_after_the_server_was_killed(own_server: NatsServer) -> None:
-    async with connected(own_server, "test") as bus, consuming(bus) as arrived:
+    async with new_cell(own_server, "kill") as bus, consuming(bus) as arrived:
         await bus.js.publish(bus.subjects.requests, b"before")
         assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"before"
         own_server.stop(kill=True)
         own_server.start()
-        async with connected(own_server, "other") as other:
+        async with new_cell(own_server, "kill") as other:
             await other.js.publish(other.subjects.requests, b"after")
         async with asyncio.timeout(LIMIT_S):
             # An acknowledgement on its way when the server was killed is lost, and its message comes once more.
@@ -79,16 +77,6 @@ async def test_consumption_continues_after_the_server_was_killed(own_server: Nat
             while again[-1] != b"after":
                 again.append(await arrived.get())
     assert set(again[:-1]) <= {b"before"}
-
-
-@asynccontextmanager
-async def connected(server: NatsServer, name: str) -> AsyncIterator[Bus]:
-    bus = await Bus.connect(server.url, "kill", name=name)
-    try:
-        await bus.set_up()
-        yield bus
-    finally:
-        await bus.close()
 
 
 async def test_messages_that_a_broken_connection_lost_are_delivered_again(nats_server: NatsServer, bus: Bus) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from importlib.metadata import distribution, files, packages_distributions, requires
 from pathlib import Path
 from typing import Any
@@ -80,11 +79,6 @@ def test_a_stage_that_hangs_ends_and_the_next_run_repeats_it(tmp_path: Path, mon
     assert command.run_all(["environment"], options, "key") == 0
 
 
-def test_no_stage_begins_without_time(tmp_path: Path) -> None:
-    found = command.run_apart("environment", chosen(tmp_path), tmp_path, time.monotonic() + 1.0)
-    assert (found.status, found.reason) == ("ERROR", "no time left; run the command again")
-
-
 def link_needed_packages(directory: Path) -> None:
     """Link the packages that the check may use, with those that they need, into this directory."""
     installed = {name for names in packages_distributions().values() for name in names}
@@ -125,17 +119,3 @@ def test_the_command_needs_four_packages_and_no_virtual_environment(tmp_path: Pa
     assert ran.returncode == 0, ran.stdout + ran.stderr + "".join(p.read_text() for p in tmp_path.glob("saved/*/*.log"))
     assert "| ranks | passed |" in (tmp_path / "saved" / "gpu.md").read_text()
     assert written() == before, "a CPU's report is not a GPU's"
-
-
-def test_an_unknown_stage_is_refused_with_the_names() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "experiments.gpu_check", *TOY_OPTIONS, "--only", "warp"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stderr.splitlines()) == (
-        2,
-        [f"gpu_check: no stage warp; the stages are {', '.join(STAGES)}"],
-    )

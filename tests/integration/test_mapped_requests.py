@@ -13,7 +13,7 @@ from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.bus.users import BusUser
 from shared.messages.requests import Outcome, OutcomeStatus, Request
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, started_server
 
 CELLS = ["cell0", "cell1", "cell2"]
 PASSWORDS = new_passwords(["alice"])
@@ -25,10 +25,8 @@ LIMIT_S = 10.0
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     quoted = {user: json.dumps(password) for user, password in PASSWORDS.items()}
     more = authorization(CELLS[0], quoted, CELLS[1:]) + request_mappings(CELLS)
-    started = NatsServer(tmp_path_factory.mktemp("nats"), more=more)
-    started.start()
-    yield started
-    started.stop()
+    with started_server(tmp_path_factory.mktemp("nats"), more=more) as started:
+        yield started
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dilaserve.stack.bus_users import new_passwords, server_users
 from dilaserve.stack.nats import find_server, nats_program
 from shared.bus.client import Bus
 from shared.bus.users import BusUser
-from tests.support.nats import NatsServer
+from tests.support.nats import started_server
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 
@@ -65,17 +65,13 @@ async def test_the_container_server_starts_with_the_users_of_its_cell(
     write_config(command[1], config)
     assert "is valid" in check(config)
 
-    server = NatsServer(tmp_path, more=config.read_text()[len((COMPOSE / "nats.conf").read_text()) :])
-    server.start()
-    try:
+    with started_server(tmp_path, more=config.read_text()[len((COMPOSE / "nats.conf").read_text()) :]) as server:
         bus = await Bus.connect(server.url.replace("//", "//scheduler:123@"), "east", name="scheduler")
         await bus.set_up()
         await bus.close()
         for user in set(BusUser) - {BusUser.SUPERVISOR}:
             client = await nats.connect(server.url.replace("//", f"//{user}:123@"))
             await client.close()
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("file", ["bus-cluster.yml", "swarm-bus-cluster.yml"])

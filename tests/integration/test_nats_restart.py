@@ -18,7 +18,7 @@ from shared.bus.client import Bus
 from shared.bus.users import BusUser
 from shared.messages.requests import Request
 from shared.tasks import cancel
-from tests.support.nats import NatsServer, full_files
+from tests.support.nats import NatsServer, full_files, started_server
 from tests.support.waiting import eventually, until
 
 CELL = "cell0"
@@ -27,10 +27,8 @@ FULL_BYTES = 4096  # of each file
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    started = NatsServer(tmp_path)
-    started.start()
-    yield started
-    started.stop()
+    with started_server(tmp_path) as started:
+        yield started
 
 
 def server_pid(directory: Path) -> int | None:

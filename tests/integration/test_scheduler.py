@@ -23,7 +23,7 @@ from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 from shared.model_card import read_model_card
 from shared.tasks import cancel
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.services import service, stop
@@ -55,10 +55,8 @@ def scheduled(
 @pytest.fixture
 async def shared(scheduled: Path, tiny_model_dir: Path, nats_server: NatsServer) -> AsyncIterator[Cluster]:
     """The cell SHARED with its scheduler; each test brings its own instance and request ids."""
-    bus = await Bus.connect(nats_server.url, SHARED, name="test")
-    await bus.set_up()
-    yield Cluster(bus, tiny_model_dir, scheduled, nats_server.url)
-    await bus.close()
+    async with new_cell(nats_server, SHARED) as bus:
+        yield Cluster(bus, tiny_model_dir, scheduled, nats_server.url)
 
 
 async def test_a_request_is_acknowledged_after_its_outcome_is_stored(shared: Cluster) -> None:
@@ -321,18 +319,16 @@ async def test_a_service_stops_on_sigterm_while_the_bus_is_unavailable(
 
 @pytest.mark.slow
 async def test_a_leader_stops_on_sigterm_while_the_bus_is_unavailable(tiny_model_dir: Path, tmp_path: Path) -> None:
-    server = NatsServer(tmp_path)
-    server.start()
-    try:
-        with service("scheduler", {"nats_url": server.url, "model": tiny_model_dir}, log := tmp_path / LOG) as process:
-            bus = await Bus.connect(server.url, "cell0", name="test")
-            await (await bus.nc.subscribe(bus.subjects.stats("scheduler"))).next_msg(timeout=LIMIT_S)
-            await bus.close()
-            server.stop()
-            await reached(lambda: "cannot renew the lease" in log.read_text())  # it may have expired
-            assert await asyncio.to_thread(stop, process) == 0
-    finally:
+    with (
+        started_server(tmp_path) as server,
+        service("scheduler", {"nats_url": server.url, "model": tiny_model_dir}, log := tmp_path / LOG) as process,
+    ):
+        bus = await Bus.connect(server.url, "cell0", name="test")
+        await (await bus.nc.subscribe(bus.subjects.stats("scheduler"))).next_msg(timeout=LIMIT_S)
+        await bus.close()
         server.stop()
+        await reached(lambda: "cannot renew the lease" in log.read_text())  # it may have expired
+        assert await asyncio.to_thread(stop, process) == 0
     assert "Traceback" not in log.read_text()
 
 

@@ -12,7 +12,7 @@ from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES, SMALL_BYTES
 from shared.bus.subjects import stream_names
 from shared.errors import StorageFull
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
-from tests.support.nats import NatsServer
+from tests.support.nats import started_server
 
 IN_MEMORY = ("STEPS", "STEP_RESULTS", "KV_instances")
 
@@ -79,9 +79,7 @@ async def test_a_full_bucket_of_files_refuses_a_file_with_the_reason(bus: Bus) -
 
 
 async def test_a_server_with_too_little_room_serves_without_limits(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, max_file_store="100MB")
-    server.start()
-    try:
+    with started_server(tmp_path, max_file_store="100MB") as server:
         bus = await Bus.connect(server.url, "small", name="test")
         with capture_logs() as logs:
             await bus.set_up()
@@ -89,5 +87,3 @@ async def test_a_server_with_too_little_room_serves_without_limits(tmp_path: Pat
         assert (await limits(bus))["OUTCOMES-small"] == -1
         await bus.store(bus.subjects.outcomes("r1"), outcome("r1"))
         await bus.close()
-    finally:
-        server.stop()

@@ -89,6 +89,17 @@ class NatsServer:
 
 
 @contextmanager
+def started_server(directory: Path, max_file_store: str = "1PB", more: str = "") -> Iterator[NatsServer]:
+    """A server that runs until the end of the body, if the body does not stop it."""
+    server = NatsServer(directory, max_file_store, more)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
 def full_files(pid: int, max_bytes: int) -> Iterator[None]:
     """Let a process write no file beyond `max_bytes` during the body, as on a full disk."""
     limits = psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE)
@@ -115,9 +126,11 @@ async def fail_to_connect(url: str, cell: str, monkeypatch: pytest.MonkeyPatch, 
 
 
 @asynccontextmanager
-async def new_cell(server: NatsServer) -> AsyncIterator[Bus]:
+async def new_cell(server: NatsServer, cell: str = "") -> AsyncIterator[Bus]:
     """A bus connected to its own cell, with streams and buckets set up."""
-    connected = await Bus.connect(server.url, f"test{next(_numbers)}", name="test")
+    connected = await Bus.connect(server.url, cell or f"test{next(_numbers)}", name="test")
     await connected.set_up()
-    yield connected
-    await connected.close()
+    try:
+        yield connected
+    finally:
+        await connected.close()

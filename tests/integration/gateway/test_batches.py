@@ -50,6 +50,15 @@ async def is_settled(bus: Bus) -> bool:
     return (await bus.js.stream_info(bus.subjects.stream("BATCHES"))).state.messages == 0
 
 
+@pytest.fixture
+async def batches(settings: GatewaySettings) -> AsyncIterator[BatchStore]:
+    """As another gateway has it."""
+    link = BusConnection()
+    await link.connect(settings)
+    yield BatchStore(link)
+    await link.close()
+
+
 async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
     assert file_id is not None
     return [json.loads(row) for row in (await api.files.content(file_id)).text.splitlines()]
@@ -164,22 +173,17 @@ async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(bus: Bus, ga
 
 
 async def test_a_batch_ended_by_another_gateway_is_not_changed(
-    bus: Bus, settings: GatewaySettings, gateway: RunningGateway
+    bus: Bus, batches: BatchStore, gateway: RunningGateway
 ) -> None:
     gateway.scheduler.hold = asyncio.Event()
-    link = BusConnection()
-    await link.connect(settings)
-    try:
-        async with gateway.openai() as api:
-            batch = await submit(api, line(0))
-            await gateway.scheduler.received()
-            other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
-            await BatchStore(link).set(batch.id, other)
-            await until(lambda: is_settled(bus))
-            assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
-            assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
-    finally:
-        await link.close()
+    async with gateway.openai() as api:
+        batch = await submit(api, line(0))
+        await gateway.scheduler.received()
+        other = {"status": BatchStatus.COMPLETED, "ended_s": 1, "output_file_id": "file-1"}
+        await batches.set(batch.id, other)
+        await until(lambda: is_settled(bus))
+        assert (await api.batches.retrieve(batch.id)).output_file_id == "file-1"
+        assert [file.id async for file in await api.files.list()] == [batch.input_file_id]
 
 
 async def test_a_cancelled_batch_keeps_its_completed_lines(gateway: RunningGateway) -> None:
@@ -197,18 +201,14 @@ async def test_a_cancelled_batch_keeps_its_completed_lines(gateway: RunningGatew
     gateway.scheduler.hold.set()
 
 
-async def test_a_waiting_batch_is_cancelled_at_once(bus: Bus, settings: GatewaySettings, text: TextModel) -> None:
-    link = BusConnection()
-    await link.connect(settings)
-    try:
-        batches = BatchStore(link)
-        batch = await batches.create("", ENDPOINT, "file-1", {})
-        assert (await batches.cancel(batch.batch_id, "")).status is BatchStatus.CANCELLED
-        async with running(settings, text):
-            await until(lambda: is_settled(bus))
-        assert (await batches.get(batch.batch_id, "")).status is BatchStatus.CANCELLED
-    finally:
-        await link.close()
+async def test_a_waiting_batch_is_cancelled_at_once(
+    bus: Bus, batches: BatchStore, settings: GatewaySettings, text: TextModel
+) -> None:
+    batch = await batches.create("", ENDPOINT, "file-1", {})
+    assert (await batches.cancel(batch.batch_id, "")).status is BatchStatus.CANCELLED
+    async with running(settings, text):
+        await until(lambda: is_settled(bus))
+    assert (await batches.get(batch.batch_id, "")).status is BatchStatus.CANCELLED
 
 
 async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
@@ -270,36 +270,25 @@ async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(
 
 
 async def test_a_batch_that_was_queued_in_a_deleted_stream_is_run(
-    bus: Bus, settings: GatewaySettings, text: TextModel
+    bus: Bus, batches: BatchStore, settings: GatewaySettings, text: TextModel
 ) -> None:
-    link = BusConnection()
-    await link.connect(settings)
-    try:
-        batches = BatchStore(link)
-        batch = await batches.create("", ENDPOINT, "file-gone", {})
-        await bus.js.delete_stream(bus.subjects.stream("BATCHES"))
-        await bus.set_up()
-        async with running(settings, text):
+    batch = await batches.create("", ENDPOINT, "file-gone", {})
+    await bus.js.delete_stream(bus.subjects.stream("BATCHES"))
+    await bus.set_up()
+    async with running(settings, text):
 
-            async def has_ended() -> bool:
-                return (await batches.get(batch.batch_id, "")).ended
+        async def has_ended() -> bool:
+            return (await batches.get(batch.batch_id, "")).ended
 
-            await until(has_ended)
-    finally:
-        await link.close()
+        await until(has_ended)
 
 
 async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
-    gateway: RunningGateway, settings: GatewaySettings
+    gateway: RunningGateway, batches: BatchStore
 ) -> None:
-    link = BusConnection()
-    await link.connect(settings)
-    try:
-        batch = await BatchStore(link).create("", ENDPOINT, "file-gone", {})
-        async with gateway.openai() as api:
-            failed = await ended(api, batch.batch_id)
-    finally:
-        await link.close()
+    batch = await batches.create("", ENDPOINT, "file-gone", {})
+    async with gateway.openai() as api:
+        failed = await ended(api, batch.batch_id)
     assert failed.status == "failed"
     assert failed.errors is not None
     assert [error.code for error in failed.errors.data or []] == ["not_found"]

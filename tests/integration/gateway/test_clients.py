@@ -56,12 +56,9 @@ async def test_the_request_of_vllm_bench_gets_a_stream_with_usage(gateway: Runni
     # The fields of `vllm bench serve --ignore-eos`: vllm/benchmarks/lib/endpoint_request_func.py
     body = {"model": "tiny-llada", "prompt": "How many pears?", "repetition_penalty": 1.0, "max_tokens": 32}
     body |= {"logprobs": None, "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
-    reply = await gateway.http.post("/v1/completions", json=body)
-    assert reply.status_code == 200, reply.text
-    *chunks, done = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
-    assert done == "[DONE]"
-    assert "".join(json.loads(chunk)["choices"][0]["text"] for chunk in chunks[:-1])
-    assert json.loads(chunks[-1])["usage"]["completion_tokens"] > 0
+    chunks = await gateway.events("/v1/completions", body)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks[:-1])
+    assert chunks[-1]["usage"]["completion_tokens"] > 0
 
 
 # The bodies of Open WebUI 0.12.4 for an OpenAI-compatible connection: `generate_chat_completion` of

@@ -110,23 +110,17 @@ async def test_a_key_of_a_stack_that_needs_none_is_made_with_a_note(
     assert ("serves requests without a key, too" in made.stdout) is not auth, made.stderr
 
 
-async def test_a_priority_above_the_keys_maximum_is_forbidden(guarded: RunningGateway, engine: AsyncEngine) -> None:
-    _, secret = await create_key(engine, "priority", None, None, 3)
-    assert (await complete(guarded, secret, priority=3)).status_code == 200
-    above = await complete(guarded, secret, priority=4)
-    assert error_of(above) == (403, "priority_too_high")
-    assert above.json()["error"]["param"] == "priority"
-
-
-async def test_a_request_without_a_priority_has_at_most_the_keys_maximum(
+async def test_a_request_has_at_most_the_keys_maximum_as_priority(
     guarded: RunningGateway, engine: AsyncEngine, scheduler: AnsweringScheduler
 ) -> None:
     for maximum, given in ((-5, -5), (3, 0)):
         _, secret = await create_key(engine, "low", None, None, maximum)
         assert (await complete(guarded, secret)).status_code == 200
         assert scheduler.requests[-1].priority == given
-    _, low = await create_key(engine, "low", None, None, -5)
-    assert error_of(await complete(guarded, low, priority=0)) == (403, "priority_too_high")
+        assert (await complete(guarded, secret, priority=maximum)).status_code == 200
+        above = await complete(guarded, secret, priority=maximum + 1)
+        assert error_of(above) == (403, "priority_too_high")
+        assert above.json()["error"]["param"] == "priority"
 
 
 async def test_bench_finds_the_model_by_the_key_alone(guarded: RunningGateway, engine: AsyncEngine) -> None:

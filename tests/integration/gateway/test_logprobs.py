@@ -44,9 +44,10 @@ async def test_a_chat_has_the_log_probability_of_each_token(
 
 
 async def test_a_plain_completion_has_the_log_probability_of_each_token(gateway: RunningGateway) -> None:
+    """With the most probable tokens, by their texts."""
     async with gateway.openai() as api:
-        whole = await api.completions.create(**TEXT, logprobs=0)
-        stream = await api.completions.create(**TEXT, logprobs=0, stream=True)
+        whole = await api.completions.create(**TEXT, logprobs=2)
+        stream = await api.completions.create(**TEXT, logprobs=2, stream=True)
         chunks = [chunk.choices[0] async for chunk in stream]
     parts = [whole.choices[0].logprobs], [chunk.logprobs for chunk in chunks if chunk.logprobs]
     for found in parts:
@@ -54,6 +55,8 @@ async def test_a_plain_completion_has_the_log_probability_of_each_token(gateway:
         logprobs = [logprob for part in found if part for logprob in part.token_logprobs or []]
         assert list(zip(tokens, logprobs, strict=True)) == expected(ANSWER)
         assert [offset for part in found if part for offset in part.text_offset or []] == list(range(len(ANSWER)))
+        top = [each for part in found if part for each in part.top_logprobs or []]
+        assert top == [dict(each) for each in alternatives(gateway.scheduler.text, 2)]
 
 
 def alternatives(text: TextModel, k: int) -> list[list[tuple[str, Any]]]:
@@ -78,17 +81,6 @@ async def test_a_chat_has_the_most_probable_tokens_if_it_wants(gateway: RunningG
     assert found == alternatives(gateway.scheduler.text, 3)
     whole = [each for token in tokens for each in token.top_logprobs if "\ufffd" not in each.token]
     assert [each.bytes for each in whole] == [list(each.token.encode()) for each in whole]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_plain_completion_has_them_by_their_texts(gateway: RunningGateway, stream: bool) -> None:
-    async with gateway.openai() as api:
-        reply = await api.completions.create(**TEXT, logprobs=2, stream=stream)
-        choices = (
-            [chunk.choices[0] async for chunk in reply] if isinstance(reply, openai.AsyncStream) else [reply.choices[0]]
-        )
-    found = [top for choice in choices if choice.logprobs for top in choice.logprobs.top_logprobs or []]
-    assert found == [dict(each) for each in alternatives(gateway.scheduler.text, 2)]
 
 
 async def test_each_choice_has_its_own(gateway: RunningGateway) -> None:

@@ -1,6 +1,5 @@
 """OpenAI's contract for fields, limits and errors."""
 
-import json
 from functools import partial
 from typing import Any
 
@@ -21,8 +20,7 @@ async def test_max_tokens_cuts_the_text_and_the_stream(gateway: RunningGateway) 
         [choice] = reply["choices"]
         assert (choice["text"], choice["finish_reason"]) == (text, reason)
         assert reply["usage"]["completion_tokens"] == len(text)
-        streamed = await gateway.http.post("/v1/completions", json={**body, "stream": True})
-        chunks = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+        chunks = await gateway.events("/v1/completions", body)
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
         assert chunks[-1]["choices"][0]["finish_reason"] == reason
 

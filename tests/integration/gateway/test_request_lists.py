@@ -1,4 +1,4 @@
-"""GET /v1/requests: filters, pages, requests in progress."""
+"""GET /v1/requests: filters, pages, requests in progress, their state, and cancelling them."""
 
 import asyncio
 from typing import Any
@@ -171,14 +171,11 @@ async def test_a_mark_of_an_unlisted_outcome_does_not_list_it_again(
         await eventually(lambda: ids(later), lambda found: found == ["r-3", "r-2", "r-1", "r-0"])
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("status", "done"), ("slo_met", "perhaps"), ("limit", "0")], ids=["status", "slo", "limit"]
-)
-async def test_a_filter_with_an_unknown_value_is_refused_by_its_name(
-    lonely_gateway: RunningGateway, name: str, value: str
-) -> None:
-    reply = await lonely_gateway.http.get(LIST, params={name: value})
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+async def test_a_filter_with_an_unknown_value_is_refused_by_its_name(lonely_gateway: RunningGateway) -> None:
+    limits = [("limit", value) for value in ("0", "501", "many")]
+    for name, value in (("status", "done"), ("slo_met", "perhaps"), *limits):
+        reply = await lonely_gateway.http.get(LIST, params={name: value})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
 
 
 async def test_a_list_does_not_wait_longer_while_others_wait_for_a_scheduler(
@@ -201,3 +198,49 @@ async def test_without_a_scheduler_no_request_in_progress_is_known(lonely_gatewa
     reply: httpx.Response = await lonely_gateway.http.get(LIST, params={"status": "in_progress"})
     assert reply.status_code == 503
     assert "no scheduler of the cell" in reply.json()["error"]["message"]
+
+
+PATH = "/v1/chat/completions"
+
+
+async def test_a_request_is_in_progress_until_its_outcome(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
+    waiting = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+    await reached(lambda: len(gateway.scheduler.requests) == 1)
+    request_id = gateway.scheduler.requests[0].request_id
+    for name in (request_id, f"chatcmpl-{request_id}"):
+        running = (await gateway.http.get(f"/v1/requests/{name}")).json()
+        assert (running["object"], running["id"], running["status"]) == ("dilaserve.request", request_id, "in_progress")
+        assert (running["arrival_s"], running["instance"], running["steps"]) == (1.0, "worker-test", 1)
+    gateway.scheduler.hold.set()
+    assert (await waiting).status_code == 200
+    ended = (await gateway.http.get(f"/v1/requests/{request_id}")).json()
+    assert (ended["status"], ended["text"]) == ("completed", "The answer is 29.")
+
+
+async def test_a_request_is_cancelled_by_its_id(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
+    waiting = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
+    await reached(lambda: len(gateway.scheduler.requests) == 1)
+    request_id = gateway.scheduler.requests[0].request_id
+    cancelled = await gateway.http.post(f"/v1/requests/{request_id}/cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (202, "cancelling")
+    assert await gateway.scheduler.cancelled.get() == request_id
+    gateway.scheduler.hold.set()
+    await waiting
+    again = await gateway.http.post(f"/v1/requests/{request_id}/cancel")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "request_ended")
+
+
+async def test_an_unknown_request_is_neither_running_nor_cancelled(gateway: RunningGateway) -> None:
+    replies = [await gateway.http.get(f"/v1/requests/{name}") for name in ("abc", "a.b", "*", "%3E", "x" * 100)]
+    for reply in (*replies, await gateway.http.post("/v1/requests/no-such/cancel")):
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found"), reply.url
+    assert gateway.scheduler.cancelled.empty()
+
+
+async def test_while_no_scheduler_answers_a_client_must_repeat(lonely_gateway: RunningGateway) -> None:
+    path = f"/v1/requests/{'0' * 32}"
+    for reply in (await lonely_gateway.http.get(path), await lonely_gateway.http.post(f"{path}/cancel")):
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+        assert int(reply.headers["retry-after"]) >= 1

@@ -16,7 +16,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running, text_of
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
 from tests.support.waiting import eventually, until
 
@@ -64,10 +64,8 @@ class TwoCells:
 
 @pytest.fixture
 async def second_bus(bus: Bus, nats_server: NatsServer) -> AsyncIterator[Bus]:
-    connected = await Bus.connect(nats_server.url, f"{bus.subjects.cell}-2", name="test")
-    await connected.set_up()
-    yield connected
-    await connected.close()
+    async with new_cell(nats_server) as connected:
+        yield connected
 
 
 @pytest.fixture

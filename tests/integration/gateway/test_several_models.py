@@ -14,7 +14,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.text import TextModel
 from tests.support.gateway import RunningGateway, ready, running, text_of
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
 from tests.support.tiny_model import write_tiny_sdar
 from tests.support.waiting import eventually
@@ -32,10 +32,8 @@ def other_text(tmp_path: Path) -> TextModel:
 
 @pytest.fixture
 async def other_bus(bus: Bus, nats_server: NatsServer) -> AsyncIterator[Bus]:
-    connected = await Bus.connect(nats_server.url, f"{bus.subjects.cell}-other", name="test")
-    await connected.set_up()
-    yield connected
-    await connected.close()
+    async with new_cell(nats_server) as connected:
+        yield connected
 
 
 @pytest.fixture

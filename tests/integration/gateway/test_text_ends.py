@@ -1,6 +1,5 @@
 """The ends and the beginning of a text: `stop_token_ids`, `ignore_eos`, `echo`, `stop_reason`."""
 
-import json
 from typing import Any
 
 import pytest
@@ -17,12 +16,11 @@ PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2=", "max_tokens": 
 
 async def completed(gateway: RunningGateway, body: dict[str, Any], *, stream: bool) -> list[dict[str, Any]]:
     """The choices, each with its whole text and its end."""
-    reply = await gateway.http.post(PATH, json=body | {"stream": stream})
-    assert reply.status_code == 200, reply.text
     if not stream:
+        reply = await gateway.http.post(PATH, json=body)
+        assert reply.status_code == 200, reply.text
         return list(reply.json()["choices"])
-    chunks = [json.loads(line[6:]) for line in reply.text.split("\n\n") if line and not line.endswith("[DONE]")]
-    parts = [choice for chunk in chunks for choice in chunk["choices"]]
+    parts = [choice for chunk in await gateway.events(PATH, body) for choice in chunk["choices"]]
     ends = [part for part in parts if part["finish_reason"]]
     return [
         end | {"text": "".join(part["text"] for part in parts if part["index"] == end["index"])}
@@ -48,9 +46,8 @@ async def test_the_stop_reason_is_the_stop_text_or_null(gateway: RunningGateway,
 async def test_usage_counts_the_tokens_up_to_the_stop_text(gateway: RunningGateway) -> None:
     body = PLAIN | {"stop": ["is"], "logprobs": 0}
     whole = (await gateway.http.post(PATH, json=body)).json()
-    options = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    reply = await gateway.http.post(PATH, json=body | options)
-    chunks = [json.loads(line[6:]) for line in reply.text.split("\n\n") if line and not line.endswith("[DONE]")]
+    options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    chunks = await gateway.events(PATH, body | options)
     used = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk.get("usage")]
     assert whole["usage"]["completion_tokens"] == used[-1] == max(used) == len("The answer is")
     assert "".join(whole["choices"][0]["logprobs"]["tokens"]) == whole["choices"][0]["text"] == "The answer "

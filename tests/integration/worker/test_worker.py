@@ -19,7 +19,7 @@ from shared.settings import read_settings, to_environ
 from tests.builders import ANY_MODEL
 from tests.support.golden import COPY, threshold_cases
 from tests.support.leader import leading
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
@@ -147,20 +147,16 @@ def _ranks(pid: int) -> list[int]:
 
 
 async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path)
-    server.start()
-    bus = await Bus.connect(server.url, "restart", name="test")
-    await bus.set_up()
-    settings = {"nats_url": server.url, "cell": "restart", "threads": 1, "model": MODEL}
-    try:
-        with service("worker", settings, tmp_path / "worker.log"):
-            async with leading(bus, ANY_MODEL):
-                instance = await _first_instance(bus)
-            await bus.close()
-            server.stop(kill=True)
-            server.start()
-            bus = await Bus.connect(server.url, "restart", name="test")
-            await bus.set_up()
+    settings = {"cell": "restart", "threads": 1, "model": MODEL}
+    with (
+        started_server(tmp_path) as server,
+        service("worker", settings | {"nats_url": server.url}, tmp_path / "worker.log"),
+    ):
+        async with new_cell(server, "restart") as bus, leading(bus, ANY_MODEL):
+            instance = await _first_instance(bus)
+        server.stop(kill=True)
+        server.start()
+        async with new_cell(server, "restart") as bus:
             again = await _first_instance(bus)
             assert again.instance_id == instance.instance_id
             results = Results()
@@ -168,9 +164,6 @@ async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
             decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
             await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for([decode]))
             assert read_results(await results.next(), [decode]) == [decode]
-    finally:
-        await bus.close()
-        server.stop()
 
 
 async def _first_instance(bus: Bus) -> Instance:
