@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 
+from services.scheduler.__main__ import main
 from services.scheduler.algorithms.refusal import MAX_RETRY_S
 from shared.arrays import unpack_float32
 from shared.bus.client import Bus
@@ -178,15 +179,19 @@ async def test_a_cancelled_request_ends_as_cancelled(shared: Cluster, payload: b
     assert decode(msg.data, Outcome).status is OutcomeStatus.CANCELLED
 
 
-async def test_the_scheduler_publishes_stats_and_outcomes_carry_step_decisions(cluster: Cluster) -> None:
-    with service("scheduler", cluster.settings, cluster.log):
+async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repetition(cluster: Cluster) -> None:
+    """Its statistics and outcomes tell what it has served."""
+    request = Request(request_id="r1", prompt="x", output_tokens=32, slo_s=1e-6, may_refuse=True)
+    with service("scheduler", cluster.settings | {"shed": "true"}, cluster.log):
         stats = await cluster.bus.nc.subscribe(cluster.bus.subjects.stats("scheduler"))
         async with cluster.instance():
-            outcome = await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32, slo_s=LIMIT_S))
-            assert outcome.stats is not None
-            assert outcome.decisions is not None
-            assert outcome.decisions.instances == ["w-1"]
-            assert len(unpack_float32(outcome.decisions.thresholds)) == outcome.stats.steps
+            patient = Request(request_id="r0", prompt="x", output_tokens=32, slo_s=LIMIT_S, may_refuse=True)
+            served = await cluster.outcome(patient)
+            assert served.status is OutcomeStatus.COMPLETED
+            assert served.stats is not None
+            assert served.decisions is not None
+            assert served.decisions.instances == ["w-1"]
+            assert len(unpack_float32(served.decisions.thresholds)) == served.stats.steps
             async with asyncio.timeout(LIMIT_S):
                 while True:
                     latest = decode((await stats.next_msg(timeout=LIMIT_S)).data, SchedulerStats)
@@ -194,14 +199,6 @@ async def test_the_scheduler_publishes_stats_and_outcomes_carry_step_decisions(c
                         break
             assert (latest.arrived, latest.tokens, latest.slo_attainment) == (1, 32, 1.0)
             assert [load.instance_id for load in latest.instances] == ["w-1"]
-
-
-async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repetition(cluster: Cluster) -> None:
-    request = Request(request_id="r1", prompt="x", output_tokens=32, slo_s=1e-6, may_refuse=True)
-    with service("scheduler", cluster.settings | {"shed": "true"}, cluster.log):
-        async with cluster.instance():
-            patient = Request(request_id="r0", prompt="x", output_tokens=32, slo_s=LIMIT_S, may_refuse=True)
-            assert (await cluster.outcome(patient)).status is OutcomeStatus.COMPLETED
             refused = await cluster.outcome(request)
             assert (refused.status, refused.stats) == (OutcomeStatus.REFUSED, None)
             assert refused.error is not None
@@ -332,10 +329,13 @@ async def test_a_leader_stops_on_sigterm_while_the_bus_is_unavailable(tiny_model
     assert "Traceback" not in log.read_text()
 
 
-def test_an_invalid_setting_prints_one_line_and_exits(cluster: Cluster) -> None:
-    with service("scheduler", {**cluster.settings, "threshold": 3}, cluster.log) as process:
-        assert process.wait(timeout=LIMIT_S) == 2
-    [line] = cluster.log.read_text().splitlines()
+def test_an_invalid_setting_prints_one_line_and_exits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DILASERVE_MODEL", "x")
+    monkeypatch.setenv("DILASERVE_THRESHOLD", "3")
+    assert main() == 2
+    [line] = capsys.readouterr().err.splitlines()
     assert "DILASERVE_THRESHOLD='3'" in line
     assert "<= 1" in line
 

@@ -34,8 +34,11 @@ def own_signals() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-async def test_golden_cases_decode_over_the_bus(bus: Bus, start_worker: Start, registered: Registrations) -> None:
-    start_worker(cache="dual")  # the cell's configuration has "none"
+async def test_golden_cases_decode_over_the_bus_until_a_drain(
+    bus: Bus, start_worker: Start, registered: Registrations
+) -> None:
+    """Unreadable messages are dropped; a message makes the instance draining."""
+    worker = start_worker(cache="dual")  # the cell's configuration has "none"
     instance = await registered.instance()
     assert instance.cache_tokens == 0
     cases = threshold_cases(("llada/seed1",), ("none",), COPY)[:4]
@@ -44,28 +47,21 @@ async def test_golden_cases_decode_over_the_bus(bus: Bus, start_worker: Start, r
     results = Results()
     await results.subscribe(bus, instance.instance_id)
     subject = bus.subjects.steps(instance.instance_id)
-    await bus.publish(subject, jobs_for(decodes))
+    for garbage in (b"", b"\xff\x00", b"{", b'{"epoch": "x"}', b"\x81\xa5epoch\x01" * 3):
+        await bus.nc.publish(subject, garbage)
+    await bus.nc.publish(bus.subjects.control(instance.instance_id), b"\xc1")
+    good = jobs_for(decodes)
+    await bus.publish(subject, type(good)(epoch=1, tickets=b"123"))
+    await bus.publish(subject, good)
     while not all(d.done for d in decodes):
         ran = read_results(await results.next(), decodes)
         await bus.publish(subject, jobs_for([d for d in ran if not d.done], drops=[d.ticket for d in ran if d.done]))
     assert [d.output.tolist() for d in decodes] == [case.output for case in cases]
     assert [d.trace for d in decodes] == [case.block_steps for case in cases]
-
-
-async def test_unreadable_messages_are_dropped(bus: Bus, start_worker: Start, registered: Registrations) -> None:
-    start_worker()
-    instance = await registered.instance()
-    results = Results()
-    await results.subscribe(bus, instance.instance_id)
-    subject = bus.subjects.steps(instance.instance_id)
-    decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
-    good = jobs_for([decode])
-    for garbage in (b"", b"\xff\x00", b"{", b'{"epoch": "x"}', b"\x81\xa5epoch\x01" * 3):
-        await bus.nc.publish(subject, garbage)
-    await bus.nc.publish(bus.subjects.control(instance.instance_id), b"\xc1")
-    await bus.publish(subject, type(good)(epoch=1, tickets=b"123"))
-    await bus.publish(subject, good)
-    assert read_results(await results.next(), [decode]) == [decode]
+    await bus.publish(bus.subjects.control(instance.instance_id), Control(action="drain", within_s=5.0))
+    draining = await registered.instance(InstanceState.DRAINING)
+    assert (draining.drain_s, draining.draining_s < LIMIT_S) == (5.0, True)
+    assert worker.poll() is None
 
 
 async def test_an_instance_is_registered_as_starting_while_its_model_loads(
@@ -81,45 +77,27 @@ async def test_an_instance_is_registered_as_starting_while_its_model_loads(
     assert starting.instance_id == "w-1"
 
 
-async def test_the_registration_is_renewed_and_deleted_at_a_clean_exit(
-    start_worker: Start, registered: Registrations
+async def test_the_registration_is_renewed_and_deleted_at_a_clean_exit_after_the_waiting_jobs(
+    bus: Bus, start_worker: Start, registered: Registrations
 ) -> None:
-    worker = start_worker(instance="w7", gpus="3")
+    worker = start_worker(instance="w7", gpus="3", max_batch_requests=1)
     first = await registered.instance()
     second = await registered.instance()
     assert first.instance_id.startswith("w7-")
     assert (first.gpus, first.tp_degree, first.device) == ([3], 1, "cpu")
     assert LatencyProfile.from_csv(first.profile).tp_degrees == [1]
     assert second.heartbeat > first.heartbeat
-    worker.send_signal(signal.SIGTERM)
-    await registered.instance(InstanceState.DRAINING)
-    assert await registered.next(lambda change: isinstance(change, str)) == first.instance_id
-    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
-
-
-async def test_draining_finishes_the_waiting_jobs(bus: Bus, start_worker: Start, registered: Registrations) -> None:
-    worker = start_worker(max_batch_requests=1)
-    instance = await registered.instance()
     results = Results()
-    await results.subscribe(bus, instance.instance_id)
-    decodes = [Decode(i, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id) for i in range(8)]
-    await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for(decodes))
+    await results.subscribe(bus, first.instance_id)
+    decodes = [Decode(i, [1, 2, 3], 32, 32, 0.9, first.model.mask_token_id) for i in range(8)]
+    await bus.publish(bus.subjects.steps(first.instance_id), jobs_for(decodes))
     ran = read_results(await results.next(), decodes)
     worker.send_signal(signal.SIGTERM)
     while len(ran) < len(decodes):
         ran += read_results(await results.next(), decodes)
+    await registered.instance(InstanceState.DRAINING)
+    assert await registered.next(lambda change: isinstance(change, str)) == first.instance_id
     assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
-
-
-async def test_a_drain_message_makes_the_instance_draining(
-    bus: Bus, start_worker: Start, registered: Registrations
-) -> None:
-    worker = start_worker()
-    instance = await registered.instance()
-    await bus.publish(bus.subjects.control(instance.instance_id), Control(action="drain", within_s=5.0))
-    draining = await registered.instance(InstanceState.DRAINING)
-    assert (draining.drain_s, draining.draining_s < LIMIT_S) == (5.0, True)
-    assert worker.poll() is None
 
 
 async def test_the_death_of_a_rank_ends_the_instance(start_worker: Start, registered: Registrations) -> None:

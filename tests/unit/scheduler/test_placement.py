@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.algorithms.placement import may_find_room, place_in_order, token_load
@@ -38,6 +38,7 @@ def overloaded(core: SchedulerCore) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas"])
+@settings(max_examples=20)
 @given(data=st.data())
 def test_no_instance_exceeds_its_batch_or_cache_capacity(policy: str, data: st.DataObject) -> None:
     cell = make_cell({}, caching=data.draw(st.booleans()), policy=policy)

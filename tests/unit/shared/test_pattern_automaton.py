@@ -83,7 +83,7 @@ def test_the_useful_states_are_those_between_the_start_and_an_end(
     assert found[:1] == ([start] if wanted else [])
 
 
-@pytest.mark.parametrize("pattern", ["[a-z]{7900}", "(?:a|b){4000}", "[a-z]{0,7900}"])
+@pytest.mark.parametrize("pattern", ["(?:a|b){4000}", "[a-z]{0,7900}"])
 def test_a_pattern_at_the_limit_of_states_takes_few_seconds(pattern: str) -> None:
     before = time.process_time()
     longest_text(compile_pattern(pattern))

@@ -90,7 +90,7 @@ def check(schema: Any) -> None:
         assert validator.is_valid(json.loads(text)), text
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data(), st.sampled_from(sorted(KINDS)), st.booleans())
 def test_no_text_breaks_a_rule_of_its_schema(data: st.DataObject, kind: str, apart: bool) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(KINDS[kind])), min_size=1, max_size=3, unique=True))

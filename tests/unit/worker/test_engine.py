@@ -60,7 +60,7 @@ def test_a_request_decodes_the_same_in_a_batch_as_alone(
 
 
 def several(mode: CacheMode, temperature: float) -> list[Decode]:
-    decodes = [request(t, prompt=3 + t % 4, output=16 * (1 + t % 3)) for t in range(6)]
+    decodes = [request(t, prompt=3 + t % 4, output=16 * (1 + t % 3)) for t in range(4)]
     for decode in decodes:
         decode.temperature, decode.seed = temperature, decode.ticket + 7
         decode.cached = mode is not CacheMode.NONE
