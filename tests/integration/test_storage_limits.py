@@ -1,10 +1,14 @@
-"""Limits on the bytes of a cell's streams and buckets, on a real server."""
+"""Limits on the bytes of a cell's streams and buckets, and quick probes, on a real server."""
 
+import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from dilaserve.stack.ports import LOOPBACK
+from dilaserve.stack.probes import nats_answers
 from services.scheduler.io.lease import Lease
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
@@ -12,7 +16,8 @@ from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES, SMALL_BYTES
 from shared.bus.subjects import stream_names
 from shared.errors import StorageFull
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
-from tests.support.nats import started_server
+from tests.support.nats import NatsServer, started_server
+from tests.support.waiting import LIMIT_S
 
 IN_MEMORY = ("STEPS", "STEP_RESULTS", "KV_instances")
 
@@ -87,3 +92,11 @@ async def test_a_server_with_too_little_room_serves_without_limits(tmp_path: Pat
         assert (await limits(bus))["OUTCOMES-small"] == -1
         await bus.store(bus.subjects.outcomes("r1"), outcome("r1"))
         await bus.close()
+
+
+async def test_an_unavailable_bus_is_detected(nats_server: NatsServer) -> None:
+    with socket.socket() as taken:  # so that no other server has the port
+        taken.bind((LOOPBACK, 0))
+        async with asyncio.timeout(LIMIT_S):
+            assert not await nats_answers(f"nats://{LOOPBACK}:{taken.getsockname()[1]}")
+    assert await nats_answers(nats_server.url)

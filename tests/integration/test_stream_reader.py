@@ -1,10 +1,15 @@
-"""Reads of streams whose messages are replaced meanwhile."""
+"""Reads of streams: records replaced meanwhile, the last messages of many subjects, decisions."""
 
 import asyncio
 from itertools import cycle
 
 from shared.bus.client import Bus
+from shared.bus.codec import decode
+from shared.bus.last_messages import MAX_SUBJECTS, LastMessages
+from shared.bus.plan_history import read_plans
 from shared.bus.stream_reader import read_last
+from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.requests import Outcome, OutcomeStatus
 from shared.tasks import cancel, pause
 
 RECORDS, READS = 100, 20
@@ -32,3 +37,62 @@ async def test_no_record_is_missed_that_is_replaced_during_the_read(bus: Bus) ->
             assert replaced > before
     finally:
         await cancel([replacing])
+
+
+async def test_each_read_gets_the_last_message_of_its_subject_or_none(bus: Bus) -> None:
+    subject, count = bus.subjects.outcomes, MAX_SUBJECTS + 10
+    for text in ("first", "last"):
+        outcomes = (Outcome(request_id=f"r{i}", status=OutcomeStatus.COMPLETED, text=text) for i in range(0, count, 2))
+        await asyncio.gather(*(bus.store(subject(each.request_id), each) for each in outcomes))
+    messages = LastMessages(bus, bus.subjects.stream("OUTCOMES"))
+    found = await asyncio.gather(*(messages.read(subject(f"r{i}")) for i in range(count)))
+    assert [each is not None for each in found] == [i % 2 == 0 for i in range(count)]
+    texts = {i: decode(each.data or b"", Outcome).text for i, each in enumerate(found) if each is not None}
+    assert texts == dict.fromkeys(range(0, count, 2), "last")
+    assert (await messages.read(subject("r0"))) == found[0]  # a later read
+
+
+async def test_a_cancelled_read_does_not_disturb_the_others(bus: Bus) -> None:
+    name = bus.subjects.outcomes("r0")
+    await bus.store(name, Outcome(request_id="r0", status=OutcomeStatus.COMPLETED))
+    messages = LastMessages(bus, bus.subjects.stream("OUTCOMES"))
+    first, second = (asyncio.create_task(messages.read(name)) for _ in range(2))
+    await asyncio.sleep(0)  # both have asked
+    first.cancel()
+    assert await second is not None
+    assert first.cancelled()
+
+
+async def test_messages_that_exceed_one_reply_are_all_read(bus: Bus) -> None:
+    size, count = 700_000, 100  # together more than the server sends in one reply
+    names = [bus.subjects.outcomes(f"r{i}") for i in range(count)]
+    for name in names:
+        await bus.js.publish(name, bytes(size))
+    messages = LastMessages(bus, bus.subjects.stream("OUTCOMES"))
+    found = await asyncio.gather(*(messages.read(name) for name in names))
+    assert [len(each.data or b"") if each else 0 for each in found] == [size] * count
+
+
+def record(number: int, state: PlanState = PlanState.STAYED) -> PlanRecord:
+    return PlanRecord(plan_id=f"plan-{number}", decided_s=float(number), state=state, reason="a test")
+
+
+async def test_plans_are_listed_newest_first_in_their_last_state(bus: Bus) -> None:
+    assert await read_plans(bus, 10) == []
+    for number in range(4):
+        await bus.store(bus.subjects.plans(f"plan-{number}"), record(number, PlanState.RUNNING))
+    for number in (2, 0):
+        await bus.store(bus.subjects.plans(f"plan-{number}"), record(number, PlanState.DONE))
+    assert [(plan.plan_id, plan.state) for plan in await read_plans(bus, 10)] == [
+        ("plan-3", PlanState.RUNNING),
+        ("plan-2", PlanState.DONE),
+        ("plan-1", PlanState.RUNNING),
+        ("plan-0", PlanState.DONE),
+    ]
+    assert len(await read_plans(bus, 2)) == 2
+
+
+async def test_an_unreadable_plan_hides_no_other(bus: Bus) -> None:
+    await bus.store(bus.subjects.plans("plan-0"), record(0))
+    await bus.js.publish(bus.subjects.plans("plan-1"), b"of a version to come")
+    assert [plan.plan_id for plan in await read_plans(bus, 10)] == ["plan-0"]

@@ -1,11 +1,13 @@
-"""The supervisor with real processes."""
+"""Processes: the supervisor, a function in a process of its own, and a stop without an answer of the collector."""
 
 import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ import pytest
 from dilaserve.stack.process import Program
 from dilaserve.stack.safe_output import BrokenPipeSafeStream
 from dilaserve.stack.supervisor import MAX_FAILED_STARTS, Supervisor
-from shared.errors import BadInput, DilaserveError
+from shared.errors import BadInput, DilaserveError, RetryLater
+from shared.run_in_process import run_in_process
+from tests.support.services import ROOT
 from tests.support.waiting import reached
 
 WAIT_S = 20.0
@@ -143,3 +147,53 @@ asyncio.run(main())
     parent.kill()
     await parent.wait()
     await reached(lambda: not alive(pids(started)[0]))
+
+
+LIMIT_S = 60.0
+
+
+async def test_the_result_is_returned() -> None:
+    assert await run_in_process(divmod, 7, 2) == (3, 1)
+
+
+async def test_an_error_is_raised_in_the_parent() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await run_in_process(divmod, 7, 0)
+
+
+async def test_a_process_that_dies_raises_retry_later() -> None:
+    with pytest.raises(RetryLater):
+        await run_in_process(os._exit, 3)
+
+
+async def test_a_cancellation_kills_the_children_of_the_process(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    working = asyncio.create_task(run_in_process(subprocess.run, f"(echo begun; exec sleep 600) > {pipe}", shell=True))  # noqa: S604
+    async with asyncio.timeout(LIMIT_S):
+        with await asyncio.to_thread(pipe.open) as output:
+            assert await asyncio.to_thread(output.readline) == "begun\n"
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert await asyncio.to_thread(output.read) == ""  # it returns once no process can write
+
+
+STOP = """
+from opentelemetry import trace
+from shared.telemetry import telemetry
+import sys, time
+with telemetry("test", sys.argv[1]):
+    trace.get_tracer("test").start_span("step").end()
+    print(time.time(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_silent_collector_delays_a_stop_by_at_most_two_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = subprocess.run(
+            [sys.executable, "-c", STOP, endpoint], cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=20
+        ).stdout
+        assert 1 < time.time() - float(began) < 3  # the exporter waited, and the process has ended

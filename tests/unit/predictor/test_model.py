@@ -1,8 +1,9 @@
-"""The model's answers are possible and the same in any batch; invalid directories are refused."""
+"""The model's answers are possible and the same in any batch; invalid directories and queries are refused."""
 
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from services.predictor.model import StepPredictor, load_predictor, possible_steps
-from services.predictor.queries import Query
+from services.predictor.queries import Query, read_query
+from shared.arrays import pack_float32, pack_int32
 from shared.errors import BadInput
+from shared.messages.predict import PredictSteps
 from shared.predictor_card import CARD_FILE, MODEL_FILE
 from tests.support.trajectories import THRESHOLDS, random_trajectory, write_predictor
 
@@ -90,3 +93,35 @@ def test_a_predictor_of_other_features_is_rejected(directory: Path, tmp_path: Pa
 def test_the_demo_model_ships_a_predictor() -> None:
     _, card = load_predictor(Path(__file__).parents[3] / "models" / "demo" / "predictor")
     assert card.thresholds == [0.5, 0.6, 0.7, 0.8, 0.9]
+
+
+GOOD = PredictSteps(
+    features=pack_float32(np.zeros((2, 10))),
+    thresholds=pack_float32([0.5, 0.7, 0.9]),
+    masks_left=pack_int32([64, 1]),
+    blocks_left=pack_int32([2, 1]),
+)
+
+
+def test_a_query_has_one_row_per_request() -> None:
+    query = read_query(GOOD)
+    assert query.features.shape == (2, 10)
+    assert query.masks_left.tolist() == [64, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"features": b"12345"}, "multiple"),
+        ({"features": pack_float32(np.zeros(19))}, "reshape"),
+        ({"features": pack_float32(np.full((2, 10), np.nan))}, "finite"),
+        ({"thresholds": pack_float32([np.inf])}, "finite"),
+        ({"thresholds": pack_float32(np.zeros(100_001))}, "at most"),
+        ({"masks_left": pack_int32([64])}, "different lengths"),
+        ({"blocks_left": pack_int32([2, 2])}, "blocks_left"),
+        ({"blocks_left": pack_int32([2, -1])}, "blocks_left"),
+    ],
+)
+def test_inconsistent_columns_are_rejected(wrong: dict[str, bytes], error: str) -> None:
+    with pytest.raises(BadInput, match=error):
+        read_query(msgspec.structs.replace(GOOD, **wrong))

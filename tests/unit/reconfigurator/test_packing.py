@@ -1,8 +1,15 @@
-"""Fillings of a node, and the order of launches."""
+"""Fillings of a node, the order of launches, the costs of steps in stage 1, and the search for the fewest GPUs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.reconfigurator.planning.packing import fillings
 from services.reconfigurator.planning.plan import Placement, PlanStep
+from services.reconfigurator.planning.smallest_cluster import nodes_of, smallest
 from services.reconfigurator.planning.stage2_assignment import order_steps
+from services.reconfigurator.planning.step_costs import StepMix
 
 
 def test_a_filling_leaves_no_room_for_another_instance() -> None:
@@ -29,3 +36,59 @@ def test_packing_uses_idle_gpus_first_then_stops_the_fewest() -> None:
 def test_preserved_instances_keep_running_and_unneeded_ones_stop_last() -> None:
     assert order_steps([at(0, 0), at(0, 1)], {0}, [at(0, 2)]) == [PlanStep(stop=[], start=at(0, 2)), PlanStep(stop=[1])]
     assert order_steps([at(0, 0)], {0}, []) == []
+
+
+numbers = st.integers(min_value=1, max_value=300)
+
+
+@given(needed=numbers, at_least=numbers, at_most=numbers)
+def test_the_search_finds_the_first_number_that_suffices(needed: int, at_least: int, at_most: int) -> None:
+    tried: list[int] = []
+
+    def suffices(gpus: int) -> bool:
+        tried.append(gpus)
+        return gpus >= needed
+
+    at_most = max(at_most, at_least)
+    found = smallest(suffices, at_least, at_most)
+    assert found == (max(needed, at_least) if needed <= at_most else None)
+    assert len(set(tried)) == len(tried) <= 2 * 9 + 2
+    assert all(at_least <= gpus <= at_most for gpus in tried)
+
+
+@given(gpus=numbers, per_node=numbers)
+def test_all_nodes_are_full_but_the_last(gpus: int, per_node: int) -> None:
+    *full, last = nodes_of(gpus, per_node)
+    assert sum(full) + last == gpus
+    assert set(full) <= {per_node}
+    assert 0 < last <= per_node
+
+
+def mix(prompt: float, output: float, *, exact: bool = False) -> StepMix:
+    each = np.array([1.0])
+    return StepMix(prompt * each, output * each, each, max_tokens_per_step=4.0, block_length=32, exact_cache=exact)
+
+
+@pytest.mark.parametrize("prompt", [0.0, 64.0, 4096.0])
+@pytest.mark.parametrize("recompute_batch", [32.0, 1024.0, 65536.0])
+def test_a_recompute_batch_shares_at_most_one_iteration(prompt: float, recompute_batch: float) -> None:
+    """As many batches share as there are cache batches for them: 6 cache steps for each of 2 recompute steps."""
+    of = mix(prompt, 64.0)
+    cache_batches = 14 * 32 / 256
+    recompute_batches = 2 * (prompt + 64) / recompute_batch
+    [share] = of.shared_share(np.array([recompute_batch]), 256.0)
+    assert share == pytest.approx(min(cache_batches / recompute_batches, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("exact", "recomputes", "recompute_tokens", "cache_tokens", "keys"),
+    [(False, 2.0, 164.0, 32.0, 164.0 / 32), (True, 1.0, 132.0, 32.0 * (1 + 1 / 16), (100 + 48) / 32)],
+)
+def test_an_exact_cache_recomputes_once_and_feeds_each_finished_block_again(
+    *, exact: bool, recomputes: float, recompute_tokens: float, cache_tokens: float, keys: float
+) -> None:
+    of = mix(100.0, 64.0, exact=exact)
+    assert of.recomputes.tolist() == [recomputes]
+    assert of.recompute_tokens.tolist() == [recompute_tokens]
+    assert of.cache_tokens.tolist() == [cache_tokens]
+    assert of.keys_per_cached_token == pytest.approx(keys)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
+from services.scheduler.state.computing_share import MIN_ENDED, MIN_SHARE, ComputingShare
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.observations import CONFIRMED_AFTER, MEASURE_EVERY, observe_iterations
 from services.scheduler.state.request_table import RequestTable
@@ -203,3 +204,19 @@ def test_the_observed_pace_counts_on_the_instances_that_have_one() -> None:
     table.instance[rows[:2]] = 1
     fleet.pace_s[1] = 0.5
     assert pace_s(rows, table, fleet).tolist() == [0.5, 0.5, *[pytest.approx(0.129)] * 2]
+
+
+@pytest.mark.parametrize(
+    ("served_s", "requests", "expected"),
+    [
+        (2.0, MIN_ENDED, 0.5),
+        (2.0, MIN_ENDED - 1, 1.0),  # too few
+        (0.5, MIN_ENDED, 1.0),  # iterations take no longer than the request
+        (100.0, MIN_ENDED, MIN_SHARE),
+    ],
+)
+def test_the_share_is_the_median_over_the_requests(served_s: float, requests: int, expected: float) -> None:
+    share = ComputingShare()
+    for _ in range(requests):
+        share.record(1.0, served_s)
+    assert share.value == expected

@@ -1,10 +1,16 @@
-"""Settings from the environment."""
+"""Settings from the environment, and the configuration of a cell that follows from them."""
 
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
+from services.scheduler.cell import cell_config
+from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
+from shared.messages.cell import CacheName, CellConfig
+from shared.messages.instances import ModelCard
+from shared.predictor_card import PredictorCard
 from shared.settings import Positive, ServiceSettings, check_nats_url, read_settings, to_environ
 
 
@@ -81,3 +87,51 @@ def test_to_environ_is_the_inverse_of_read_settings() -> None:
     settings = {"count": 2, "names": ("x", "y"), "on": True}
     environ = to_environ({**settings, "unset": None})
     assert read_settings(Example, environ) == Example(count=2, names=("x", "y"), on=True)
+
+
+MODEL = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100)
+BLOCK_CAUSAL = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100, block_length=4)
+CARD = PredictorCard(version="v1", features=[], thresholds=[0.9], tokens_per_step=[2.0])
+CONFIG = CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v1")
+
+
+def test_unset_values_follow_the_model_and_its_step_predictor() -> None:
+    unset = SchedulerSettings(model="m")
+    assert cell_config(unset, MODEL, CARD) == CONFIG
+    without = cell_config(unset, BLOCK_CAUSAL, None)
+    assert (without.policy, without.cache, without.predictor) == ("dilaserve", "block", "")
+    assert cell_config(SchedulerSettings(model="m", policy="fixed"), MODEL, CARD).threshold == 0.9
+
+
+@pytest.mark.parametrize(
+    ("usual", "own", "expected"),
+    [(None, None, 1.0), (None, 1.0, 1.0), (1.0, None, 1.0), (0.5, None, 0.5), (0.5, 0.3, 0.3)],
+)
+def test_the_edit_threshold_is_the_settings_or_else_the_models(
+    usual: float | None, own: float | None, expected: float
+) -> None:
+    model = replace(BLOCK_CAUSAL, edit_threshold=usual)
+    config = cell_config(SchedulerSettings(model="m", edit_threshold=own), model, None)
+    assert config.edit_threshold == expected
+
+
+def test_a_model_that_does_not_change_tokens_has_no_edit_threshold() -> None:
+    with pytest.raises(BadInput, match=r"DILASERVE_EDIT_THRESHOLD=0.5: m does not change tokens; accepted: 1"):
+        cell_config(SchedulerSettings(model="m", edit_threshold=0.5), BLOCK_CAUSAL, None)
+
+
+@pytest.mark.parametrize(("model", "cache"), [(MODEL, "block"), (BLOCK_CAUSAL, "dual"), (BLOCK_CAUSAL, "prefix")])
+def test_the_scheduler_refuses_a_cache_that_the_model_cannot_use(model: ModelCard, cache: CacheName) -> None:
+    with pytest.raises(BadInput, match=f"DILASERVE_CACHE={cache}: not possible with this model; accepted: .*none"):
+        cell_config(SchedulerSettings(model="m", cache=cache), model, None)
+
+
+def test_an_empty_variable_of_a_shared_value_counts_as_not_set() -> None:
+    names = ("POLICY", "CACHE", "THRESHOLDS", "DEFAULT_SLO_S", "THRESHOLD")
+    environ = {"DILASERVE_MODEL": "m"} | {f"DILASERVE_{name}": "" for name in names}
+    assert read_settings(SchedulerSettings, environ) == SchedulerSettings(model="m")
+
+
+def test_the_planner_uses_the_threshold_of_a_policy_with_one_for_all() -> None:
+    assert CONFIG.used_thresholds == (0.5, 0.6, 0.7, 0.8, 0.9)
+    assert CellConfig(model="m", policy="fixed", cache="dual", threshold=0.7).used_thresholds == (0.7,)

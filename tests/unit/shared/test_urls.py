@@ -1,7 +1,17 @@
-"""Addresses of servers in messages: without their secrets; several in one text; the host of a URL."""
+"""Addresses without their secrets, errors of the bus as the project's own, and log lines."""
+
+import json
+import subprocess
+import sys
 
 import pytest
+from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError
+from stamina.instrumentation import RetryDetails
+from structlog.testing import capture_logs
 
+from shared.bus.errors import NOT_STORED, bus_errors
+from shared.errors import NotCreated, RetryLater, StorageFull
+from shared.logs import CREATION_S, REPEAT_S, RetryLog
 from shared.urls import server_urls, url_host, without_credentials
 
 
@@ -37,3 +47,82 @@ def test_a_list_is_split_between_servers_and_not_within_passwords(urls: str, eac
 @pytest.mark.parametrize(("host", "written"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("node-1", "node-1")])
 def test_a_url_has_an_ipv6_address_in_brackets(host: str, written: str) -> None:
     assert url_host(host) == written
+
+
+def test_an_error_without_a_code_asks_for_a_retry() -> None:
+    with pytest.raises(RetryLater, match="cannot take the lease"), bus_errors("take the lease"):
+        raise KeyNotFoundError
+
+
+def test_a_bucket_that_does_not_exist_may_be_created_later() -> None:
+    with pytest.raises(NotCreated, match="cannot open the bucket"), bus_errors("open the bucket"):
+        raise BucketNotFoundError
+
+
+@pytest.mark.parametrize("unit", ["messages", "bytes"])
+def test_a_stream_at_a_limit_is_full(unit: str) -> None:
+    error = APIError(code=503, err_code=NOT_STORED, description=f"maximum {unit} exceeded")
+    with pytest.raises(StorageFull, match=f"cannot store: the bus stores as many {unit} there"), bus_errors("store"):
+        raise error
+
+
+PROGRAM = """
+import logging
+import structlog
+from shared.logs import configure_logs
+
+configure_logs("gateway", form="json")
+structlog.get_logger().info("listening", port=1)
+logging.getLogger("uvicorn.error").warning("of a library, %s lines", "two\\n")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("uvicorn.error").exception("with its traceback")
+"""
+
+
+def test_in_json_format_every_line_is_json_including_those_of_libraries() -> None:
+    output = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
+    ).stderr
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [(line["service"], line["level"]) for line in lines] == [
+        ("gateway", "info"),
+        ("gateway", "warning"),
+        ("gateway", "error"),
+    ]
+    assert "ZeroDivisionError" in lines[2]["exception"]
+
+
+def retry_because(reason: str) -> RetryDetails:
+    return RetryDetails(
+        name="f", args=(), kwargs={}, retry_num=1, wait_for=2.0, waited_so_far=0.0, caused_by=RetryLater(reason)
+    )
+
+
+def test_the_same_reason_of_many_retries_is_logged_once_in_a_while() -> None:
+    now_s = 0.0
+    retries = RetryLog(clock=lambda: now_s)
+    with capture_logs() as logs:
+        for now_s in (0.0, 2.0, REPEAT_S - 0.1, REPEAT_S, REPEAT_S + 2.0):
+            for _ in range(256):
+                retries.log(retry_because("the bus is not connected"))
+            retries.log(retry_because(f"cannot store at {now_s}"))
+    assert [line["error"] for line in logs].count("the bus is not connected") == 2
+    assert len(logs) == 2 + 5
+
+
+def test_a_missing_bucket_is_a_warning_only_after_some_seconds() -> None:
+    with capture_logs() as logs:
+        for waited_s in (0.0, CREATION_S - 0.1, CREATION_S):
+            details = RetryDetails(
+                name="f",
+                args=(),
+                kwargs={},
+                retry_num=1,
+                wait_for=0.1,
+                waited_so_far=waited_s,
+                caused_by=NotCreated("no bucket"),
+            )
+            RetryLog().log(details)
+    assert [line["log_level"] for line in logs] == ["debug", "debug", "warning"]

@@ -1,0 +1,202 @@
+"""Models: architectures, files, the cards of block-causal ones, and which requests have edits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.model.families import FAMILIES, parse_config, read_config
+from shared.arrays import pack_int32
+from shared.edits import edit_threshold_for
+from shared.errors import BadInput
+from shared.messages.requests import Request
+from shared.model_card import read_model_card
+from shared.model_families import ARCHITECTURES, usual_edit_threshold
+from shared.model_files import default_model_name, find_model
+from shared.text import round_up_to_blocks
+from tests.builders import model_card
+from tests.support.golden import COPY
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "max_position_embeddings": 4096,
+    "vocab_size": 32_000,
+    "eos_token_id": 2,
+}
+REAL = json.loads((Path(__file__).parents[2] / "golden" / "real_configs.json").read_text())
+LLADA, DREAM, SDAR = (REAL[name]["config"] for name in ("llada-8b-instruct", "dream-7b", "sdar-4b"))
+LLADA2 = REAL["llada2.0-mini"]["config"]
+# Published keys of relatives, beside those of the checkpoint whose architecture they name; None: the key is absent.
+DIFFU_CODER = DREAM | {"use_cache": False, "transformers_version": "4.51.3"}
+DREAM_CODER = DREAM | {"bos_token_id": 151665, "max_position_embeddings": 32768, "use_mrope": None}
+SDAR_SIBLING = SDAR | {"block_size": None, "mask_token_id": None}
+RELATIVES = (  # their layers or their decoding differ from those of the families
+    "SDARMoeForCausalLM",
+    "Fast_dLLM_QwenForCausalLM",
+    "NemotronLabsDiffusionModel",
+    "DiffEncoderModel",
+    "StableDiffcoderForCausalLM",
+)
+
+
+def write(directory: Path, config: dict[str, object]) -> Path:
+    kept = {key: value for key, value in config.items() if value is not None}
+    (directory / "config.json").write_text(json.dumps(kept))
+    return directory
+
+
+def test_they_are_those_that_the_worker_decodes() -> None:
+    assert {family.architecture for family in FAMILIES.values()} == ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (LLAMA, "LlamaForCausalLM"),
+        ({}, "none"),
+        ({"architectures": 3}, "3"),
+        *[(LLAMA | {"architectures": [name]}, name) for name in RELATIVES],
+    ],
+)
+def test_another_one_is_refused_by_name(config: dict[str, object], named: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    supported = "LLaDAModelLM, DreamModel, SDARForCausalLM, LLaDA2MoeModelLM"
+    with pytest.raises(BadInput, match=f"config.json: architecture: {named}; supported: {supported}"):
+        read_model_card(tmp_path, "m")
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "expected"),
+    [
+        ("LLaDA-1.5", LLADA, ("llada", 0, 126336, 4096)),
+        ("DiffuCoder-7B-Instruct", DIFFU_CODER, ("dream", 0, 151666, 2048)),
+        ("Dream-Coder-v0-Instruct-7B", DREAM_CODER, ("dream", 0, 151666, 2048)),
+        ("SDAR-4B-Chat", SDAR_SIBLING, ("sdar", 4, 151669, 32768)),
+        ("SDAR-4B-Chat-b4", SDAR_SIBLING, ("sdar", 4, 151669, 32768)),
+        ("SDAR-4B-Chat-b64", SDAR_SIBLING | {"block_size": 64}, ("sdar", 64, 151669, 32768)),
+        ("LLaDA2.0-mini-CAP", LLADA2, ("llada2", 32, 156895, 16384)),
+    ],
+)
+def test_a_relative_with_the_same_layers_is_served_as_its_family(
+    name: str, config: dict[str, object], expected: tuple[object, ...], tmp_path: Path
+) -> None:
+    card, model = read_model_card(write(tmp_path, config), name), read_config(tmp_path)
+    assert (model.family, card.block_length, card.mask_token_id, card.max_length) == expected
+    assert model.block_length == card.block_length
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("SDAR-4B-Chat-b64", SDAR_SIBLING, 'no block_size, which means 4: add "block_size": 64'),
+        ("SDAR-8B-Chat-b16", SDAR_SIBLING, 'no block_size, which means 4: add "block_size": 16'),
+        ("LLaDA2.2-flash", LLADA2, "LLaDA2.2 inserts and deletes tokens"),
+    ],
+)
+def test_a_relative_with_another_decoding_is_refused_by_its_name(
+    name: str, config: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_model_card(write(tmp_path, config), name)
+
+
+@pytest.mark.parametrize("key", ["delete_token_id", "split_token_id"])
+def test_tokens_that_insert_or_delete_are_refused_under_any_name(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"{key} is 156930, only None is implemented"):
+        read_config(write(tmp_path, LLADA2 | {key: 156930}))
+
+
+def test_a_refusal_names_the_class_of_the_authors_code(tmp_path: Path) -> None:
+    own = {"AutoModelForCausalLM": "modeling_seed_diffcoder.SeedDiffcoderForCausalLM"}
+    with pytest.raises(BadInput, match=f"architecture: LlamaForCausalLM, {own['AutoModelForCausalLM']}; supported"):
+        read_model_card(write(tmp_path, LLAMA | {"auto_map": own}), "Stable-DiffCoder-8B-Instruct")
+
+
+def test_an_existing_directory_is_used(tmp_path: Path) -> None:
+    assert find_model(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("model", ["/nowhere/model", "./model", "nowhere", "a/b/c"])
+def test_a_path_that_is_no_directory_and_no_hub_id_is_rejected(model: str) -> None:
+    with pytest.raises(BadInput, match=f"no model in {model}"):
+        find_model(model)
+
+
+def test_a_failed_download_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(BadInput) as caught:
+        find_model("dilaserve/no-such-model")
+    assert "the download by hub id failed" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("model", ["GSAI-ML/LLaDA-8B-Instruct", "/models/LLaDA-8B-Instruct", "LLaDA-8B-Instruct/"])
+def test_the_default_model_name_is_the_last_part_of_the_path(model: str) -> None:
+    assert default_model_name(model) == "LLaDA-8B-Instruct"
+
+
+PUBLISHED = json.loads((COPY / "real_configs.json").read_text())
+BLOCK_CAUSAL = [name for name, entry in PUBLISHED.items() if name.startswith(("sdar", "llada2")) and entry["config"]]
+
+
+@pytest.mark.parametrize("name", BLOCK_CAUSAL)
+def test_the_card_of_a_published_model_is_what_the_worker_reads(name: str, tmp_path: Path) -> None:
+    raw = PUBLISHED[name]["config"]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    card, config = read_model_card(tmp_path, "m"), parse_config(raw)
+    assert card.block_length == config.block_length > 0
+    assert (card.mask_token_id, card.eos_token_id) == (config.mask_token_id, config.eos_token_id)
+    assert (card.vocab_size, card.max_length) == (config.vocab_size, config.max_length)
+
+
+@given(prompt=st.integers(1, 500), output=st.integers(1, 500), length=st.integers(1, 64), usual=st.sampled_from([0, 4]))
+def test_an_output_ends_with_the_first_block_that_holds_it(prompt: int, output: int, length: int, usual: int) -> None:
+    offset = model_card(block_length=usual).block_offset(prompt, length)
+    rounded = round_up_to_blocks(output, length, offset)
+    assert output <= rounded < output + length
+    assert (rounded + (prompt if usual else 0)) % length == 0
+
+
+EDITING, OTHER = model_card(edit_threshold=1.0), model_card()
+FORMS: list[dict[str, Any]] = [{"pattern": "a+"}, {"choices": ["a", "b"]}, {"pinned": pack_int32([3])}]
+FORMS += [{"presence_penalty": 1.0}, {"frequency_penalty": -1.0}, {"repetition_penalty": 1.1}, {"logit_bias": {5: 1.0}}]
+
+
+def request(**fields: Any) -> Request:
+    return Request(request_id="r", **fields)
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 0.4), (0.0, 0.0), (0.7, 0.7), (1.0, 1.0)])
+def test_a_request_has_its_own_edit_threshold_or_the_cells(own: float | None, expected: float) -> None:
+    assert edit_threshold_for(request(edit_threshold=own), EDITING, 0.4) == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_text_with_a_form_has_no_edits(form: dict[str, Any]) -> None:
+    assert edit_threshold_for(request(**form), EDITING, 0.4) == 1.0
+    assert edit_threshold_for(request(**form, edit_threshold=1.0), EDITING, 0.4) == 1.0
+    with pytest.raises(BadInput, match="penalties or logit_bias; accepted there: 1, or leave it out") as refused:
+        edit_threshold_for(request(**form, edit_threshold=0.5), EDITING, 0.4)
+    assert refused.value.field == "edit_threshold"
+
+
+def test_a_model_that_does_not_change_tokens_refuses_edits_by_name() -> None:
+    assert edit_threshold_for(request(), OTHER, 0.4) == 1.0
+    with pytest.raises(BadInput, match="m does not change tokens; accepted: 1, or leave it out"):
+        edit_threshold_for(request(edit_threshold=0.5), OTHER, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "expected"),
+    [
+        ("LLaDA2MoeModelLM", "LLaDA2.1-mini", 0.5),
+        ("LLaDA2MoeModelLM", "llada2.1-flash", 0.5),
+        ("LLaDA2MoeModelLM", "LLaDA2.0-mini", 1.0),
+        ("SDARForCausalLM", "LLaDA2.1-mini", None),
+    ],
+)
+def test_a_checkpoint_made_for_edits_is_known_by_its_name(architecture: str, name: str, expected: float | None) -> None:
+    assert usual_edit_threshold({"architectures": [architecture]}, name) == expected
