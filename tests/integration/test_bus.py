@@ -110,6 +110,7 @@ async def test_a_read_whose_consumer_is_lost_raises_an_error_of_the_bus(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, find = bus.subjects.stream("ARRIVALS"), JetStreamContext.PullSubscription.consumer_info
+    monkeypatch.setattr(stream_reader, "READ_TIMEOUT_S", 1.0)
     for _ in range(2):  # nats-py fetches a single message otherwise
         await bus.js.publish(bus.subjects.arrivals, b"x")
 

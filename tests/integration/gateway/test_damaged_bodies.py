@@ -10,7 +10,7 @@ from tests.support.gateway import ONE_CELL, RunningGateway
 
 pytestmark = ONE_CELL
 
-INPUTS = 150
+INPUTS = 80
 
 
 @pytest.mark.parametrize("path", BODIES)

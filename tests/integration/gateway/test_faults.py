@@ -296,3 +296,12 @@ async def test_a_connection_whose_start_is_cancelled_can_be_closed(settings: Gat
     await cancel([connecting])
     await connection.close()
     await reached(lambda: asyncio.all_tasks() <= before)
+
+
+async def test_readiness_takes_no_message_of_the_bus(gateway: RunningGateway, bus: Bus) -> None:
+    probes = bus.subjects.stream("PROBES")
+    before = (await bus.js.stream_info(probes)).state.last_seq
+    for _ in range(20):
+        assert await gateway.readiness() == "ready"
+    after = (await bus.js.stream_info(probes)).state.last_seq
+    assert after <= before + 1  # one probe may have been running

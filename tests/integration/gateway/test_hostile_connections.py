@@ -10,7 +10,9 @@ import pytest
 
 from services.gateway import http_protocol
 from services.gateway.http_protocol import MAX_HEADER_BYTES
-from tests.support.gateway import LIMIT_S, RunningGateway
+from tests.support.gateway import LIMIT_S, ONE_CELL, RunningGateway
+
+pytestmark = ONE_CELL
 
 TIMEOUT_S = 0.3
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"

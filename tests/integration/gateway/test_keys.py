@@ -1,6 +1,8 @@
 """API keys: required, checked, limited, revoked."""
 
 import asyncio
+import contextlib
+import io
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -13,6 +15,7 @@ import pytest
 from sqlalchemy import text as sql
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from dilaserve.cli import run
 from dilaserve.load.client import open_client, served_model
 from dilaserve.stack.data_dir import Addresses, write_addresses
 from services.gateway.settings import GatewaySettings
@@ -23,7 +26,6 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, ready, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.stack import dilaserve
 from tests.support.waiting import eventually, reached, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -52,9 +54,9 @@ def bearing(secret: str) -> dict[str, str]:
 
 async def keys_command(postgres: PostgresServer, *arguments: str) -> str:
     """The output of `dilaserve keys`."""
-    done = await asyncio.to_thread(dilaserve, "keys", *arguments, "--database-url", postgres.url)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert await asyncio.to_thread(run, ["keys", *arguments, "--database-url", postgres.url]) == 0
+    return output.getvalue()
 
 
 def error_of(reply: httpx.Response) -> tuple[int, str]:
@@ -100,14 +102,14 @@ async def test_a_created_key_authorizes_requests(guarded: RunningGateway, postgr
 
 
 @pytest.mark.parametrize("auth", [False, True])
-async def test_a_key_of_a_stack_that_needs_none_is_made_with_a_note(
-    auth: bool, postgres: PostgresServer, tmp_path: Path
+def test_a_key_of_a_stack_that_needs_none_is_made_with_a_note(
+    auth: bool, postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unused = "nats://127.0.0.1:1"
     addresses = Addresses(url="", nats_url=unused, nats_urls={}, database_url=postgres.url, auth=auth)
     write_addresses(tmp_path, addresses)
-    made = await asyncio.to_thread(dilaserve, "keys", "create", "bob", "--data-dir", tmp_path)
-    assert ("serves requests without a key, too" in made.stdout) is not auth, made.stderr
+    assert run(["keys", "create", "bob", "--data-dir", str(tmp_path)]) == 0
+    assert ("serves requests without a key, too" in capsys.readouterr().out) is not auth
 
 
 async def test_a_request_has_at_most_the_keys_maximum_as_priority(

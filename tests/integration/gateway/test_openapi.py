@@ -20,7 +20,9 @@ from schemathesis.specs.openapi.checks import (
 
 from experiments.fuzz.routes import BODIES, ROUTES
 from services.gateway.api.errors import _INVALID
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
+
+pytestmark = ONE_CELL
 
 CHECKS = [
     not_a_server_error,
@@ -72,7 +74,7 @@ async def test_the_bodies_that_the_fuzzer_damages_are_valid(gateway: RunningGate
     assert reply.status_code == (404 if path == "/v1/batches" else 200), reply.text  # no file has been uploaded
 
 
-def test_the_page_describes_every_error_code() -> None:
+async def test_the_page_describes_every_error_code() -> None:
     sources = [path.read_text() for path in sorted((ROOT / "services/gateway").glob("**/*.py"))]
     codes = {code for source in sources for code in re.findall(r'code="(\w+)"', source)} - {"left"}  # never received
     codes |= {code for code, _ in _INVALID.values()}

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,13 +80,20 @@ def test_an_address_that_cannot_be_served_is_reported_in_one_line(
             assert capsys.readouterr().err == f"gateway: cannot listen on {error}\n"
 
 
+def test_an_unusable_model_is_reported_in_one_line(tmp_path: Path) -> None:
+    variables = {"DILASERVE_MODEL": str(tmp_path), "DILASERVE_PORT": "0"}
+    command = [sys.executable, "-m", "services.gateway"]
+    ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert ended.stderr.startswith("gateway: ")
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"MODEL": "x", "PORT": "many"}, "DILASERVE_PORT"),
-        ({"MODEL": "x", "MORE_MODELS": "big=models/big"}, "DILASERVE_MORE_MODELS"),
-        ({}, "DILASERVE_MODEL"),
-        ({"MODEL": os.path.dirname(__file__), "PORT": "0"}, ""),  # no model
+        ({"MODEL": "x", "PORT": "many"}, "PORT"),
+        ({"MODEL": "x", "MORE_MODELS": "big=models/big"}, "MORE_MODELS"),
+        ({}, "MODEL"),
     ],
 )
 def test_an_invalid_setting_is_named_in_one_line(
@@ -95,4 +103,4 @@ def test_an_invalid_setting_is_named_in_one_line(
         monkeypatch.setenv(f"DILASERVE_{name}", value)
     assert main() == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"gateway: {named}")
+    assert line.startswith(f"gateway: DILASERVE_{named}")
