@@ -1,8 +1,6 @@
 """API keys: required, checked, limited, revoked."""
 
 import asyncio
-import contextlib
-import io
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -26,6 +24,7 @@ from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, RunningGateway, ready, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
+from tests.support.stack import dilaserve
 from tests.support.waiting import eventually, reached, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -54,9 +53,9 @@ def bearing(secret: str) -> dict[str, str]:
 
 async def keys_command(postgres: PostgresServer, *arguments: str) -> str:
     """The output of `dilaserve keys`."""
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        assert await asyncio.to_thread(run, ["keys", *arguments, "--database-url", postgres.url]) == 0
-    return output.getvalue()
+    done = await asyncio.to_thread(dilaserve, "keys", *arguments, "--database-url", postgres.url)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def error_of(reply: httpx.Response) -> tuple[int, str]:

@@ -77,7 +77,7 @@ async def test_an_instance_is_registered_as_starting_while_its_model_loads(
     assert starting.instance_id == "w-1"
 
 
-async def test_the_registration_is_renewed_and_deleted_at_a_clean_exit_after_the_waiting_jobs(
+async def test_the_registration_is_renewed_and_deleted_after_the_waiting_jobs(
     bus: Bus, start_worker: Start, registered: Registrations
 ) -> None:
     worker = start_worker(instance="w7", gpus="3", max_batch_requests=1)
