@@ -180,7 +180,7 @@ async def test_a_cancelled_request_ends_as_cancelled(shared: Cluster, payload: b
 
 
 async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repetition(cluster: Cluster) -> None:
-    """Its statistics and outcomes tell what it has served."""
+    """Its statistics and outcomes show what it has served."""
     request = Request(request_id="r1", prompt="x", output_tokens=32, slo_s=1e-6, may_refuse=True)
     with service("scheduler", cluster.settings | {"shed": "true"}, cluster.log):
         stats = await cluster.bus.nc.subscribe(cluster.bus.subjects.stats("scheduler"))
