@@ -53,11 +53,10 @@ def _start(run: TrainingRun, request_id: str) -> Decode:
 
 
 def _trajectory(run: TrainingRun, decode: Decode) -> Trajectory:
-    offset = len(decode.request.prompt_ids) % decode.block_length if run.prompt.is_block_causal else 0
     return Trajectory(
         block_length=decode.block_length,
         thresholds=np.array([decode.threshold_of(step) for step in range(len(decode.steps))]),
         unmasked=np.array([len(step.tokens) for step in decode.steps], dtype=np.int32),
         confidence_stats=np.array(decode.confidence_stats, dtype=np.float32),
-        block_offset=offset,
+        block_offset=run.prompt.block_offset,
     )

@@ -22,7 +22,7 @@ class Prompt:
     ids: Int32  # [P]
     output_length: int  # whole blocks
     block_length: int
-    is_block_causal: bool = False  # whether the model is
+    block_offset: int = 0  # tokens of the prompt that belong to the first block
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ def read_prompts(path: Path, text: TextModel, block_length: int, output_lengths:
         own_length = row.output_tokens or DEFAULT_OUTPUT_TOKENS
         output_tokens = output_lengths[number % len(output_lengths)] if output_lengths else own_length
         ids = text.encode_chat([ChatMessage(role="user", content=row.prompt)])
-        length = round_up_to_blocks(output_tokens, block_length, text.card.block_offset(len(ids), block_length))
+        offset = text.card.block_offset(len(ids), block_length)
+        length = round_up_to_blocks(output_tokens, block_length, offset)
         text.check_length(len(ids), length, "output_tokens")
-        prompts.append(Prompt(ids, length, block_length, is_block_causal=text.card.block_length > 0))
+        prompts.append(Prompt(ids, length, block_length, offset))
     return prompts

@@ -31,7 +31,7 @@ def with_default_slo(stack: Stack) -> Stack:
     if is_chosen or options.profile is None or stack.model == DEMO_MODEL or not (predictor / CARD_FILE).is_file():
         return stack
     model, card = read_model_card(stack.model, stack.model_name), read_predictor_card(predictor)
-    tokens, cache = typical_tokens(model), cache_of(options.cache, model.block_length)
+    tokens, cache = typical_tokens(model), cache_of(options.cache, model)
     try:
         latency_s = alone_s(read_profile(options.profile), card, model, tokens, tokens, cache)
     except BadInput:  # the profile lacks a kind of step

@@ -204,7 +204,7 @@ def check_model(model: str) -> Path:
 
 def choose_cache(cache: CacheName | None, model: Path) -> CacheName:
     """The workers' KV cache; if None, the fastest one of the model. Raises: BadInput if the model cannot use it."""
-    return cache_of(cache, read_model_card(model, model.name).block_length, "--cache ")
+    return cache_of(cache, read_model_card(model, model.name), "--cache ")
 
 
 def check_edits(edit_threshold: float | None, model: Path) -> None:

@@ -33,10 +33,11 @@ def historical_rate(card: PredictorCard, trajectory: Trajectory) -> Float64:
 
 
 def own_rate(card: PredictorCard, trajectory: Trajectory) -> Float64:
-    """Masks left divided by the request's own mean of tokens per step, before its first step by the historical one."""
+    """Masks left divided by the request's own mean of tokens per step, before its first token by the historical one."""
     masks_left = trajectory.masks_left()
-    rates = (trajectory.output_length - masks_left[1:]) / np.arange(1, trajectory.num_steps)
-    return possible(masks_left / [*card.mean_tokens_per_step(trajectory.thresholds[-1:]), *rates], trajectory)
+    written, steps = trajectory.output_length - masks_left, np.maximum(np.arange(trajectory.num_steps), 1)
+    rates = np.where(written > 0, written / steps, card.mean_tokens_per_step(trajectory.thresholds[-1:]))
+    return possible(masks_left / rates, trajectory)
 
 
 def predicted(predictor: StepPredictor, trajectory: Trajectory, *, confidences: bool = True) -> Float64:

@@ -21,7 +21,7 @@ class Trajectory:
 
     block_length: int  # tokens
     thresholds: Float64  # [S], of each step
-    unmasked: Int32  # [S], tokens per step, at least 1
+    unmasked: Int32  # [S], tokens per step; at least 1, or all of a block in its last step
     confidence_stats: Float32  # [S, 5], reported by each step
     block_offset: int = 0  # tokens of the prompt that belong to the first block
 

@@ -21,7 +21,7 @@ def cell_config(settings: SchedulerSettings, model: ModelCard, card: PredictorCa
         thresholds=settings.candidates,
         threshold=settings.one_threshold if entry.one_threshold else None,
         default_slo_s=settings.default_slo_s or DEFAULT_SLO_S,
-        cache=cache_of(settings.cache, model.block_length),
+        cache=cache_of(settings.cache, model),
         edit_threshold=_edit_threshold(settings, model),
         predictor=card.version if card and entry.uses_estimates else "",
     )

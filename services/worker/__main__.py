@@ -69,7 +69,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
     directory, _ = check_model(choice)
     config, instance = read_config(directory), _describe(settings)
     cell = asyncio.run(wait_for_config_before_start(instance.instance_id, settings))
-    mode = CacheMode(cell.cache if cell else cache_of(None, instance.model.block_length))
+    mode = CacheMode(cell.cache if cell else cache_of(None, instance.model))
     check_mode(mode, config)
     size = CacheSize(settings.max_batch_requests, settings.cache_tokens, settings.max_batch_tokens)
     metrics = WorkerMetrics(instance)

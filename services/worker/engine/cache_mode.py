@@ -23,6 +23,7 @@ from services.worker.engine.sequence_state import SequenceState
 from services.worker.engine.step_jobs import StepJob
 from services.worker.model.families import ModelConfig
 from shared.errors import BadInput
+from shared.messages.cell import caches_of
 from shared.messages.steps import StepKind
 
 
@@ -34,12 +35,9 @@ class CacheMode(enum.StrEnum):
 
 
 def modes_of(config: ModelConfig) -> tuple[CacheMode, ...]:
-    """The caches with which the model can be served."""
-    if config.canvas:
-        return (CacheMode.BLOCK,)
-    if config.is_block_causal:
-        return CacheMode.NONE, CacheMode.BLOCK
-    return CacheMode.NONE, CacheMode.PREFIX, CacheMode.DUAL
+    """The caches with which the model can be served, the fastest first."""
+    names = caches_of(is_block_causal=config.is_block_causal, has_canvas=config.canvas is not None)
+    return tuple(CacheMode(name) for name in names)
 
 
 def check_mode(mode: CacheMode, config: ModelConfig) -> None:

@@ -32,6 +32,7 @@ from dilaserve.stack.up_options import UpOptions, with_up_options
 from shared.bus.users import BusUser
 from shared.errors import BadInput
 from shared.messages.cell import CacheName, CellConfig
+from tests.support.gemma_files import write_gemma_files
 from tests.support.tiny_model import write_tiny_sdar
 
 PROFILE = "tp,batch_tokens,step_kind,latency_ms\n1,64,recompute,2.5\n"
@@ -53,7 +54,8 @@ def test_the_cache_fits_the_model(tiny_model_dir: Path, tmp_path: Path) -> None:
     sdar = write_tiny_sdar(tmp_path / "sdar")
     assert (choose_cache(None, tiny_model_dir), choose_cache(None, sdar)) == ("dual", "block")
     assert (choose_cache("prefix", tiny_model_dir), choose_cache("none", sdar)) == ("prefix", "none")
-    impossible: list[tuple[CacheName, Path]] = [("block", tiny_model_dir), ("dual", sdar)]
+    gemma = write_gemma_files(tmp_path / "gemma")
+    impossible: list[tuple[CacheName, Path]] = [("block", tiny_model_dir), ("dual", sdar), ("none", gemma)]
     for cache, model in impossible:
         with pytest.raises(BadInput, match=f"--cache {cache}: not possible with this model"):
             choose_cache(cache, model)

@@ -1,5 +1,6 @@
 """Training examples from recorded requests, errors computed by hand, and the order of the estimates' errors."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,6 +34,11 @@ def test_the_historical_rate_follows_the_masks_left() -> None:
 def test_before_its_first_step_a_request_has_the_historical_rate() -> None:
     np.testing.assert_allclose(ev.own_rate(CARD, STEPS), [4, 7, 2, 1])
     assert ev.mean_relative_error(partial(ev.own_rate, CARD), [STEPS]) == pytest.approx((7 - 3) / 3 / 4)
+
+
+def test_steps_that_write_nothing_leave_the_historical_rate() -> None:
+    drawn = replace(STEPS, unmasked=np.array([0, 4, 0, 4], dtype=np.int32))
+    np.testing.assert_allclose(ev.own_rate(CARD, drawn), [4, 4, 2, 3])
 
 
 def test_a_prediction_is_due_after_a_number_of_newly_unmasked_tokens() -> None:

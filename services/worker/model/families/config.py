@@ -125,5 +125,7 @@ class ModelConfig:
             raise ValueError(f"{self.num_heads} heads cannot share {self.num_kv_heads} key/value heads evenly")
         if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
             raise ValueError(f"rope needs an even size within a head of {self.head_dim}, got {self.rotary_dim}")
+        if self.canvas is None and (self.own_attention or self.logit_cap):
+            raise ValueError("attention that differs by layer and a cap of the logits need the canvas decoder")
         if not 0 <= self.mask_token_id < self.vocab_size + (self.canvas is not None):
             raise ValueError(f"mask_token_id {self.mask_token_id} is outside the {self.vocab_size} embedding rows")
