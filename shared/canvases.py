@@ -24,7 +24,9 @@ def check_for_canvases(request: Request, card: ModelCard, form_field: str = "") 
         ("pinned", "no given tokens in the output", bool(request.pinned)),
     ):
         if is_given:
-            raise BadInput(f"{card.name} draws all tokens of a block again in each step: it takes {what}", field)
+            raise BadInput(
+                f"{card.name} draws all tokens of a block again in each step: it takes {what}; leave it out", field
+            )
     if request.block_length != card.block_length:
         message = f"{card.name} has blocks of {card.block_length} tokens, got {request.block_length}; leave it out"
         raise BadInput(message, "block_length")

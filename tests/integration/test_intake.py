@@ -24,6 +24,7 @@ from shared.messages.versions import FIRST_VERSION, VERSION
 from shared.pinned import FREE
 from shared.text import TextModel
 from shared.tokenizer import LONG_TEXT
+from tests.support.gemma_files import CANVAS, write_gemma_files
 from tests.support.intake import SLO_S, receiving
 from tests.support.waiting import LIMIT_S
 
@@ -377,6 +378,30 @@ async def test_invalid_pinned_tokens_are_rejected(bus: Bus, text: TextModel, pin
     async with receiving(bus, text) as intake:
         error = await intake.rejection(Request(request_id="r", prompt="x", output_tokens=32, pinned=pinned))
         assert (error.field, message in error.message) == ("pinned", True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pattern": "[0-9]+"}, "it takes no form of the text; leave it out"),
+        ({"choices": ["a", "b"]}, "it takes no labels; leave it out"),
+        ({"pinned": pack_int32([5])}, "it takes no given tokens in the output; leave it out"),
+        ({"block_length": CANVAS + 1}, f"blocks of {CANVAS} tokens, got {CANVAS + 1}; leave it out"),
+    ],
+)
+async def test_what_a_canvas_cannot_do_is_rejected_by_name(
+    bus: Bus, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    text = TextModel(write_gemma_files(tmp_path / "gemma"), "gemma")
+    content = {"prompt": "x", "output_tokens": 2 * CANVAS, "block_length": CANVAS} | fields
+    async with receiving(bus, text) as intake:
+        await bus.store(bus.subjects.requests, Request(request_id="r", **content))
+        assert await intake.status("r") is OutcomeStatus.REJECTED
+        outcome = await bus.last("OUTCOMES", bus.subjects.outcomes("r"), Outcome)
+        assert outcome is not None
+        assert outcome.error is not None
+        assert message in outcome.error.message
+        assert outcome.error.field == next(iter(fields))
 
 
 async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, text: TextModel) -> None:

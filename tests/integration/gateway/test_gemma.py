@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from openai import AsyncOpenAI, BadRequestError
+from openai import AsyncOpenAI
 
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway, running, settings_of
 from tests.support.gemma_files import write_gemma_files
 from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
+from tests.support.waiting import eventually
 
 pytestmark = ONE_CELL
 
@@ -80,23 +81,56 @@ async def test_the_calls_and_results_of_a_chat_are_in_the_prompt(client: AsyncOp
     assert shown.endswith("Sunny.<turn|>\n<|turn>model\n")
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
-        ({"extra_body": {"guided_regex": "[0-9]+"}}, "guided_regex"),
-        ({"extra_body": {"guided_choice": ["a", "b"]}, "logprobs": True}, "guided_choice"),
-    ],
-)
-async def test_forms_and_required_tools_are_refused_by_name(
-    client: AsyncOpenAI, fields: dict[str, Any], param: str
+FORM = {"type": "json_schema", "name": "a", "schema": PARAMETERS}
+OWN_TOOL = {"name": "weather", "input_schema": PARAMETERS}
+NO_FORM = "gemma draws all tokens of a block again in each step: it takes no form of the text; leave it out"
+NO_LABELS = NO_FORM.replace("form of the text", "labels")
+NO_CALL = "the model's syntax of calls cannot be constrained; accepted: tool_choice auto, without strict"
+QUESTION = {"type": "predicate", "instructions": "b"}
+CHAT, TEXT, RESPONSES, OWN = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+REFUSED: list[tuple[str, dict[str, Any], str, str]] = [  # path, fields, the field that the error names, the error
+    (CHAT, {"response_format": {"type": "json_object"}}, "response_format", NO_FORM),
+    (CHAT, {"guided_regex": "[0-9]+"}, "guided_regex", NO_FORM),
+    (CHAT, {"guided_choice": ["a", "b"], "logprobs": True}, "guided_choice", NO_LABELS),
+    (CHAT, {"tools": [TOOL], "tool_choice": "required"}, "tools", NO_CALL),
+    (TEXT, {"prompt": "a", "structured_outputs": {"regex": "[0-9]+"}}, "structured_outputs.regex", NO_FORM),
+    (TEXT, {"prompt": "a", "block_length": 8}, "block_length", "gemma has blocks of 16 tokens, got 8; leave it out"),
+    (TEXT, {"prompt": "a", "suffix": "b"}, "suffix", "what it writes cannot depend on later text"),
+    (RESPONSES, {"input": "a", "text": {"format": FORM}}, "text.format.schema", NO_FORM),
+    (OWN, {"max_tokens": 8, "output_config": {"format": FORM}}, "output_config.format.schema", NO_FORM),
+    (OWN, {"max_tokens": 8, "tools": [OWN_TOOL], "tool_choice": {"type": "any"}}, "tools", NO_CALL),
+    (
+        "/v1/decisions",
+        {"input": "a", "questions": [QUESTION]},
+        "questions",
+        NO_FORM.replace("form of the text", "labels"),
+    ),
+]
+
+
+def body_of(path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "gemma"} | ({"messages": MESSAGES} if path in (CHAT, OWN) else {}) | fields
+
+
+@pytest.mark.parametrize(("path", "fields", "param", "message"), REFUSED)
+async def test_what_a_canvas_cannot_do_is_refused_by_name(
+    gemma: RunningGateway, path: str, fields: dict[str, Any], param: str, message: str
 ) -> None:
-    with pytest.raises(BadRequestError) as refused:
-        await client.chat.completions.create(model="gemma", messages=MESSAGES, **fields)
-    assert refused.value.param == param
+    reply = await gemma.http.post(path, json=body_of(path, fields))
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, param)
+    assert message in error["message"]
 
 
-async def test_decisions_are_refused_by_name(client: AsyncOpenAI) -> None:
-    with pytest.raises(BadRequestError) as refused:
-        await client.decisions.create(model="gemma", input="a", questions=[{"type": "predicate", "instructions": "b"}])
-    assert refused.value.param == "questions"
+async def test_a_line_of_a_batch_is_refused_as_a_request(client: AsyncOpenAI) -> None:
+    refused = [(fields, param) for path, fields, param, _ in REFUSED if path == CHAT]
+    lines = [
+        {"custom_id": str(i), "method": "POST", "url": CHAT, "body": body_of(CHAT, fields)}
+        for i, (fields, _) in enumerate(refused)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = await client.files.create(file=("in.jsonl", content), purpose="batch")
+    batch = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    done = await eventually(lambda: client.batches.retrieve(batch.id), lambda found: found.error_file_id is not None)
+    rows = (await client.files.content(done.error_file_id or "")).text.splitlines()
+    assert [json.loads(row)["response"]["body"]["error"]["param"] for row in rows] == [param for _, param in refused]
