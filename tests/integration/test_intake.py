@@ -393,7 +393,7 @@ async def test_what_a_canvas_cannot_do_is_rejected_by_name(
     bus: Bus, tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
     text = TextModel(write_gemma_files(tmp_path / "gemma"), "gemma")
-    content = {"prompt": "x", "output_tokens": 2 * CANVAS, "block_length": CANVAS} | fields
+    content: dict[str, Any] = {"prompt": "x", "output_tokens": 2 * CANVAS, "block_length": CANVAS} | fields
     async with receiving(bus, text) as intake:
         await bus.store(bus.subjects.requests, Request(request_id="r", **content))
         assert await intake.status("r") is OutcomeStatus.REJECTED

@@ -153,6 +153,9 @@ def open_sequence(state: RequestState, config: ModelConfig) -> SequenceState:
         raise BadInput(f"edit_threshold must be in 0..1, got {state.edit_threshold}", "edit_threshold")
     if not 0 <= state.top_logprobs <= MAX_TOP_LOGPROBS:
         raise BadInput(f"top_logprobs must be in 0..{MAX_TOP_LOGPROBS}, got {state.top_logprobs}", "top_logprobs")
+    for name in ("pattern", "choices", "pinned"):
+        if config.canvas and getattr(state, name):
+            raise BadInput(f"{config.family} models draw all tokens of a block again in each step: no {name}", name)
     if state.pattern and state.edit_threshold < 1:
         raise BadInput("tokens cannot change in a text that must match a pattern", "edit_threshold")
     if state.changes_logits and state.edit_threshold < 1:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
@@ -87,7 +87,8 @@ NO_FORM = "gemma draws all tokens of a block again in each step: it takes no for
 NO_LABELS = NO_FORM.replace("form of the text", "labels")
 NO_CALL = "the model's syntax of calls cannot be constrained; accepted: tool_choice auto, without strict"
 QUESTION = {"type": "predicate", "instructions": "b"}
-CHAT, TEXT, RESPONSES, OWN = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+TEXT, RESPONSES, OWN = "/v1/completions", "/v1/responses", "/v1/messages"
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [  # path, fields, the field that the error names, the error
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format", NO_FORM),
     (CHAT, {"guided_regex": "[0-9]+"}, "guided_regex", NO_FORM),

@@ -1,6 +1,7 @@
 """Models that denoise canvases: the same text alone, in company, after a move, with and without a prefix cache."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from services.worker.engine.offline_decoder import (
     run_iterations,
 )
 from services.worker.engine.self_check import Canary
+from services.worker.engine.sequence_state import open_sequence
 from services.worker.model.canvas_runner import CanvasRunner
 from services.worker.model.largest_batch import largest_batch
 from shared.arrays import pack_float32, pack_int32
@@ -146,3 +148,10 @@ def test_the_threshold_gives_the_entropy_bound(runner: CanvasRunner) -> None:
     assert rules is not None
     bounds = [rules.bound(threshold) for threshold in (1.0, 0.9, 0.7, 0.5)]
     assert bounds == pytest.approx([0.0, 0.1, 0.3, 0.5])
+
+
+@pytest.mark.parametrize("fields", [{"pattern": "[0-9]+"}, {"choices": [pack_int32([5])]}, {"pinned": pack_int32([5])}])
+def test_what_a_canvas_cannot_do_is_refused_by_the_worker(runner: CanvasRunner, fields: dict[str, Any]) -> None:
+    state = Decode(CaseRequest("a", PROMPTS[0]), OUTPUT, CANVAS, lambda _: 0.7).state(0, runner.config)
+    with pytest.raises(BadInput, match=f"in each step: no {next(iter(fields))}"):
+        open_sequence(structs.replace(state, **fields), runner.config)
