@@ -389,7 +389,7 @@ async def test_invalid_pinned_tokens_are_rejected(bus: Bus, text: TextModel, pin
         ({"block_length": CANVAS + 1}, f"blocks of {CANVAS} tokens, got {CANVAS + 1}; leave it out"),
     ],
 )
-async def test_what_a_canvas_cannot_do_is_rejected_by_name(
+async def test_work_that_canvases_do_not_support_is_rejected_by_name(
     bus: Bus, tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
     text = TextModel(write_gemma_files(tmp_path / "gemma"), "gemma")

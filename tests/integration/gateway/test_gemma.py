@@ -96,7 +96,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [  # path, fields, the fie
     (CHAT, {"tools": [TOOL], "tool_choice": "required"}, "tools", NO_CALL),
     (TEXT, {"prompt": "a", "structured_outputs": {"regex": "[0-9]+"}}, "structured_outputs.regex", NO_FORM),
     (TEXT, {"prompt": "a", "block_length": 8}, "block_length", "gemma has blocks of 16 tokens, got 8; leave it out"),
-    (TEXT, {"prompt": "a", "suffix": "b"}, "suffix", "what it writes cannot depend on later text"),
+    (TEXT, {"prompt": "a", "suffix": "b"}, "suffix", "cannot depend on later text"),
     (RESPONSES, {"input": "a", "text": {"format": FORM}}, "text.format.schema", NO_FORM),
     (OWN, {"max_tokens": 8, "output_config": {"format": FORM}}, "output_config.format.schema", NO_FORM),
     (OWN, {"max_tokens": 8, "tools": [OWN_TOOL], "tool_choice": {"type": "any"}}, "tools", NO_CALL),
@@ -114,7 +114,7 @@ def body_of(path: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "fields", "param", "message"), REFUSED)
-async def test_what_a_canvas_cannot_do_is_refused_by_name(
+async def test_work_that_canvases_do_not_support_is_refused_by_name(
     gemma: RunningGateway, path: str, fields: dict[str, Any], param: str, message: str
 ) -> None:
     reply = await gemma.http.post(path, json=body_of(path, fields))

@@ -151,7 +151,7 @@ def test_the_threshold_gives_the_entropy_bound(runner: CanvasRunner) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"pattern": "[0-9]+"}, {"choices": [pack_int32([5])]}, {"pinned": pack_int32([5])}])
-def test_what_a_canvas_cannot_do_is_refused_by_the_worker(runner: CanvasRunner, fields: dict[str, Any]) -> None:
+def test_the_worker_refuses_work_that_canvases_do_not_support(runner: CanvasRunner, fields: dict[str, Any]) -> None:
     state = Decode(CaseRequest("a", PROMPTS[0]), OUTPUT, CANVAS, lambda _: 0.7).state(0, runner.config)
     with pytest.raises(BadInput, match=f"in each step: no {next(iter(fields))}"):
         open_sequence(structs.replace(state, **fields), runner.config)
