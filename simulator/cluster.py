@@ -133,6 +133,7 @@ class SimulatedCluster:
             block_length=self._block_length,
             priority=int(self.workload.priority[index]),
             key=str(self.workload.key[index]),
+            may_refuse=self._core.settings.shed,
         )
         prompt = self._prompt[: self.workload.prompt_tokens[index]]
         arrived = RequestArrived(request, prompt, output, float(self.records.slo_s[index]), self.clock.now_s)

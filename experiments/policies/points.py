@@ -149,7 +149,9 @@ BASE = (
 # Deadlines that cannot be met, more work than fits, one key's flood, patient requests, and a predictor that is wrong by
 # two. Few requests and rows, as they take long.
 SOME_CONSTANTS = f"{POLICY},paper-margin-0,infaas-0.[579]"
-OVERLOAD = Point(name="overload-40", workload="gsm8k", rps=40, requests=800, bounded=True, rows=SOME_CONSTANTS)
+OVERLOAD = Point(
+    name="overload-40", workload="gsm8k", rps=40, requests=800, bounded=True, rows=f"{SOME_CONSTANTS},{POLICY}-shed"
+)
 FLOOD = Point(name="key-flood", workload="gsm8k", rps=10, requests=250, flood_rps=40, bounded=True, rows=SOME_CONSTANTS)
 NO_FLOOD = replace(FLOOD, name="key-flood-absent", flood_rps=0, bounded=False, rows=POLICY)
 MODERATE = Point(name="gsm8k-10", workload="gsm8k", rps=10, requests=400, rows=SOME_CONSTANTS)
@@ -157,7 +159,7 @@ EXTRAORDINARY = (
     replace(MODERATE, name="infeasible-half", other_slo=(INFEASIBLE_SLO_S, 0.5)),
     replace(MODERATE, name="infeasible-all", other_slo=(INFEASIBLE_SLO_S, 1.0)),
     OVERLOAD,
-    replace(OVERLOAD, name="overload-40-patient", requests=500, other_slo=(PATIENT_SLO_S, 0.05)),
+    replace(OVERLOAD, name="overload-40-patient", requests=500, rows=SOME_CONSTANTS, other_slo=(PATIENT_SLO_S, 0.05)),
     FLOOD,
     NO_FLOOD,
     replace(MODERATE, name="mixed-slos-2-30", mixed_slos=(2.0, 30.0), bounded=True),

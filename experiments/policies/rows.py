@@ -45,6 +45,7 @@ def _own_order(threshold: float) -> System:
 
 ROWS = (
     System(POLICY, {"policy": POLICY}),
+    System(f"{POLICY}-shed", {"policy": POLICY, "shed": True}),
     System("paper-margin-0", {"policy": "paper", "margin_steps": 0.0}),
     System("paper-margin-1", {"policy": "paper", "margin_steps": 1.0}),
     *(_infaas(threshold) for threshold in _hundredths(50, 90, 5)),
