@@ -1,7 +1,7 @@
-"""Runs low-priority callbacks about 1 ms later.
+"""Runs low-priority callbacks a little later, several of them at a time.
 
 The event loop sends a message's bytes only after the handler returns, so that everything else the handler does delays
-the message.
+the message. Each wake-up of a process takes as much time as several callbacks.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-DEFER_S = 0.001  # delay of a deferred action
+DEFER_S = 0.02  # delay of a deferred action
 
 Action = Callable[[], Awaitable[None] | None]
 

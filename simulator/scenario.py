@@ -38,7 +38,6 @@ from simulator.workload import ArrivalTrace
 CARD = ModelCard(name="simulated", max_length=1 << 20, mask_token_id=0, eos_token_id=1, vocab_size=2)
 NOISE = 0.1  # error of the noisy predictor: standard deviation of the logarithm of its factor
 GRANULARITY = 8  # newly unmasked tokens between two estimates of a request
-ESTIMATE_INTERVAL_S = 0.05  # between two questions to the predictor, half a step; a live scheduler may ask every cycle
 LOSS_NOTICED_S = 5.0  # from the death of an instance until the scheduler knows
 LivePredictor = tuple[StepPredictor, PredictorCard]
 PredictorName = Literal["oracle", "noisy", "one-shot", "none", "trained"]
@@ -118,7 +117,6 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
         EPOCH,
         asks_predictor=asks,
         keeps_records=False,
-        estimate_interval_s=ESTIMATE_INTERVAL_S,
         **scenario.policy_options,
     )
     predictor = _predictor(scenario, model, workload, prediction_random) if asks else None

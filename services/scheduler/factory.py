@@ -16,6 +16,7 @@ from shared.predictor_card import PredictorCard
 from shared.text import TextModel
 
 NO_TOKEN = -1
+ESTIMATE_INTERVAL_S = 0.05  # between two requests to the step predictor: a few steps of the smallest model
 
 
 def build_policy(settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Policy:
@@ -32,7 +33,6 @@ def build_core(
     *,
     asks_predictor: bool,
     keeps_records: bool = True,
-    estimate_interval_s: float = 0.0,
     **policy_options: Any,
 ) -> SchedulerCore:
     """Build the state machine with its policy.
@@ -59,7 +59,7 @@ def build_core(
         keeps_records=keeps_records,
         learns_difficulty=find_policy(settings.policy_name).learns_difficulty,
         asks_predictor=asks_predictor,
-        estimate_interval_s=estimate_interval_s,
+        estimate_interval_s=ESTIMATE_INTERVAL_S,
         shed=settings.shed,
     )
     text_ended = ending_text.ended if ending_text else lambda _output_ids, _request, _checked: False

@@ -64,11 +64,11 @@ class SchedulerService:
         """Run cycles until `stop`; the bus redelivers unfinished requests to the next scheduler.
 
         With lookahead an instance has its next batch already, so that it does not wait while a cycle does. Events that
-        arrive after a pause of MIN_CYCLE_INTERVAL_S are taken at once.
+        arrive later than MIN_CYCLE_INTERVAL_S after the last ones are taken at once.
         """
-        pace_s = MIN_CYCLE_INTERVAL_S if self._core.settings.lookahead else 0.0
+        interval_s = MIN_CYCLE_INTERVAL_S if self._core.settings.lookahead else 0.0
         while not stop.is_set():
-            events = await self._queue.get_all(timeout_s=MAX_CYCLE_INTERVAL_S)
+            events = await self._queue.get_all(MAX_CYCLE_INTERVAL_S, interval_s)
             if self._lease.may_have_expired:
                 await run_until_stopped(stop, self._lease.confirm())
                 if stop.is_set():
@@ -85,7 +85,6 @@ class SchedulerService:
                 else:
                     self._deferred.defer(partial(self._execute, command))
             self._deferred.defer(partial(self._record, commands, now_s, cycle_s))
-            await asyncio.sleep(max(0.0, pace_s - (time.perf_counter() - started_s)))
 
     async def publish_stats(self) -> None:
         """Publish the statistics once per second, until cancelled."""
@@ -138,10 +137,10 @@ class SchedulerService:
 
 
 def is_urgent(command: ev.Command) -> bool:
-    """Whether an instance or a client waits for the command. An instance receives all its messages in order: drops sent
+    """Whether an instance, a client or the next decision waits for the command. An instance receives all its messages in order: drops sent
     late would remove a request that is back with the same ticket."""
     match command:
         case ev.SaveCheckpoint():
             return command.is_urgent
         case _:
-            return isinstance(command, ev.SendJobs | ev.FinishRequest | ev.SendProgress)
+            return isinstance(command, ev.SendJobs | ev.FinishRequest | ev.SendProgress | ev.RequestEstimates)

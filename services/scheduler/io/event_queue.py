@@ -1,6 +1,7 @@
 """The queue of events from all sources. A cycle takes all events that are queued when it starts."""
 
 import asyncio
+import time
 
 from services.scheduler.events import Event
 
@@ -11,19 +12,22 @@ class EventQueue:
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._arrived = asyncio.Event()
+        self._taken_s = 0.0  # when events were last taken, by time.perf_counter
 
     def put(self, event: Event) -> None:
         self._events.append(event)
         self._arrived.set()
 
-    async def get_all(self, timeout_s: float) -> list[Event]:
-        """Wait for an event, and remove all. Returns: an empty list after `timeout_s` seconds without an event."""
+    async def get_all(self, timeout_s: float, interval_s: float = 0.0) -> list[Event]:
+        """Wait for an event, and until `interval_s` seconds after the last call returned; remove all. Returns: an empty
+        list after `timeout_s` seconds without an event."""
         if not self._events:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return []
+            timer = asyncio.get_running_loop().call_later(timeout_s, self._arrived.set)  # cheaper than asyncio.timeout
+            await self._arrived.wait()
+            timer.cancel()
+        if (early_s := self._taken_s + interval_s - time.perf_counter()) > 0:
+            await asyncio.sleep(early_s)
+        self._taken_s = time.perf_counter()
         events, self._events = self._events, []
         self._arrived.clear()
         return events
