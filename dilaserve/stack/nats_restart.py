@@ -19,7 +19,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import stream_names
 from shared.tasks import pause
 
-CHECK_S = 2.0  # interval of checks
+CHECK_S = 10.0  # interval of checks, each of which asks NATS about every stream
 
 log = structlog.get_logger(__name__)
 

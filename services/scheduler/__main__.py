@@ -46,7 +46,7 @@ from shared.text import TextModel
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 0.5  # interval of looks at the state of the bus
+LOOK_S = 1.0  # interval of looks at the state of the bus
 
 
 def main() -> int:

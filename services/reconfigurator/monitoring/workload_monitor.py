@@ -38,7 +38,9 @@ from shared.retry import retry
 from shared.tasks import pause, run_until_stopped
 
 MAX_BATCH = 500  # rows per transaction
-BATCH_S = 0.5  # time in which the messages of a batch arrive, and so the delay of a row
+BATCH_S = 0.8  # time in which the messages of a batch arrive, and so the delay of a row
+EMPTY_S = 2.0  # limit of the wait for the first message of a batch; a wait that a reconnect lost is repeated after it
+REST_S = 0.1  # limit of the fetch of the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,12 @@ async def _follow(monitored: MonitoredStream, bus: Bus, engine: AsyncEngine, met
     with bus_errors(f"read the stream {stream}"):
         await bus.js.add_consumer(stream, monitor_consumer())
         subscription = await bus.js.pull_subscribe_bind(monitor_consumer().durable_name, stream)
+        messages = list[Msg]()
         try:
             while True:
-                messages = await _next_batch(subscription)
+                is_behind = len(messages) == MAX_BATCH
+                messages = await _next_batch(subscription, 0.0 if is_behind else BATCH_S)
                 metrics.wrote(monitored.stream, await _record(monitored, messages, engine))
-                if 0 < len(messages) < MAX_BATCH:
-                    await pause(BATCH_S)  # without it, each message would be a transaction of its own
         finally:
             if not bus.nc.is_closed:
                 await subscription.unsubscribe()
@@ -117,11 +119,14 @@ async def check_written(bus: Bus, until_s: float) -> None:
         raise RetryLater("the workload monitor has yet to write arrivals to Postgres")
 
 
-async def _next_batch(subscription: JetStreamContext.PullSubscription) -> list[Msg]:
-    try:
-        return await subscription.fetch(MAX_BATCH, timeout=BATCH_S)
-    except TimeoutError:  # the base of nats-py's own
-        return []
+async def _next_batch(subscription: JetStreamContext.PullSubscription, within_s: float) -> list[Msg]:
+    """The next message and those that follow `within_s`: otherwise each would be a transaction of its own."""
+    messages = list[Msg]()
+    with suppress(TimeoutError):  # the base of nats-py's own
+        messages += await subscription.fetch(1, timeout=EMPTY_S)
+        await pause(within_s)
+        messages += await subscription.fetch(MAX_BATCH - 1, timeout=REST_S)
+    return messages
 
 
 async def _record(monitored: MonitoredStream, messages: Sequence[Msg], engine: AsyncEngine) -> int:

@@ -63,7 +63,7 @@ class PredictorClient:
             self._unavailable_until_s = loop.time() + HOLD_OFF_S
             self._queue.put(EstimatesFailed(command.tickets))
         else:
-            self._queue.put(EstimatesReceived(command.tickets, command.steps, steps_left))
+            self._queue.put(EstimatesReceived(command.tickets, command.steps, steps_left), wakes=False)
 
     async def _call(self, payload: bytes, command: RequestEstimates) -> Msg:
         """Call the predictor. The span belongs to the trace of the first traced request, and links to those of all."""
