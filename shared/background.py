@@ -13,7 +13,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-DEFER_S = 0.02  # delay of a deferred action
+DEFER_S = 0.05  # delay of a deferred action
 
 Action = Callable[[], Awaitable[None] | None]
 

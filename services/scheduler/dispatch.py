@@ -86,17 +86,20 @@ class Dispatcher:
         rows = self._rows_on(fleet.changed.nonzero()[0])
         fleet.changed.fill(False)
         alone, rows = self._divide_suspects(rows)
-        run_now = rows[(pipeline.state[rows] == IDLE) & (self._unanswered_batches(rows) == 0)]
+        unanswered = self._unanswered_batches(rows)
+        run_now = rows[(pipeline.state[rows] == IDLE) & (unanswered == 0)]
         if len(run_now):
             run_now = run_now[self._policy.select(run_now, run_now[:0], self._table, fleet, now_s)]
         run_now = np.concatenate([alone, run_now])
-        instances = self._table.instance[run_now]
-        fleet.done_batch[instances] = fleet.sent_batch[instances]  # also those whose requests have all been cancelled
-        self._begin_batches(run_now)
-        self._send(run_now, now_s)
+        if len(run_now):
+            instances = self._table.instance[run_now]
+            fleet.done_batch[instances] = fleet.sent_batch[instances]  # also those whose requests were all cancelled
+            self._begin_batches(run_now)
+            self._send(run_now, now_s)
+            unanswered = self._unanswered_batches(rows)
         if not self._sends_ahead():
             return self._encoder.encode(run_now, rows[:0], now_s)
-        run_next, ahead = self._join_next_batch(rows, now_s)
+        run_next, ahead = self._join_next_batch(rows, unanswered, now_s)
         return self._encoder.encode(np.concatenate([run_now, run_next]), ahead, now_s)
 
     def _divide_suspects(self, rows: Int64) -> tuple[Int64, Int64]:
@@ -119,10 +122,10 @@ class Dispatcher:
         rows: Int64 = (placed & (self._table.ticket != 0)).nonzero()[0]
         return rows
 
-    def _join_next_batch(self, rows: Int64, now_s: float) -> tuple[Int64, Int64]:
+    def _join_next_batch(self, rows: Int64, unanswered: Int64, now_s: float) -> tuple[Int64, Int64]:
         """Send steps for the batch after the running one. Returns: the rows of the next steps, and of successors."""
         table, fleet, pipeline = self._table, self._fleet, self._table.pipeline
-        state, unanswered = pipeline.state[rows], self._unanswered_batches(rows)
+        state = pipeline.state[rows]
         idle, may_follow = state == IDLE, (state == SENT) & (unanswered == 1)
         may_follow[may_follow] = self._may_send_successor(rows[may_follow])
         may_join = (idle & (unanswered > 0)) | may_follow
