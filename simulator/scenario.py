@@ -110,15 +110,7 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
     known = scenario.live[1] if scenario.live else _card(scenario.steps)
     card = None if scenario.predictor == "none" else known
     asks = find_policy(settings.policy_name).uses_estimates and scenario.predictor not in {"one-shot", "none"}
-    core = build_core(
-        settings,
-        None,
-        card,
-        EPOCH,
-        asks_predictor=asks,
-        keeps_records=False,
-        **scenario.policy_options,
-    )
+    core = build_core(settings, None, card, EPOCH, asks_predictor=asks, keeps_records=False, **scenario.policy_options)
     predictor = _predictor(scenario, model, workload, prediction_random) if asks else None
     confidences = Confidences(model, len(workload)) if predictor and scenario.predictor == "trained" else None
     levels = difficulty_levels(scenario.seed, len(workload))

@@ -137,8 +137,8 @@ class SchedulerService:
 
 
 def is_urgent(command: ev.Command) -> bool:
-    """Whether an instance, a client or the next decision waits for the command. An instance receives all its messages in order: drops sent
-    late would remove a request that is back with the same ticket."""
+    """Whether an instance, a client or the next decision waits for the command. An instance receives all its messages
+    in order: drops sent late would remove a request that is back with the same ticket."""
     match command:
         case ev.SaveCheckpoint():
             return command.is_urgent

@@ -54,7 +54,7 @@ def attention(inputs: ForwardInputs, store: KvStore | None, kernel: Kernel) -> A
             assert store is not None
             kv = store.write(layer, inputs.write_entries, kv)
         k, v = kv.chunk(2, dim=1)
-        if groups and rows is not None and rows.device.type == "cpu":  # the rows are read on the host
+        if len(groups) > 1 and rows is not None and rows.device.type == "cpu":  # the rows are read on the host
             return _attend_rows(q, k, v, groups, rows)
         mixed = _attend_groups(q, k, v, groups) if groups else kernel(q, k, v, *spans, seqused_k=inputs.seqused_k)
         return mixed if rows is None else mixed[rows]

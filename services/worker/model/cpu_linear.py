@@ -28,7 +28,7 @@ class OneDnnLinear(nn.Module):
         if padded > rows:
             x = F.pad(x, (0, 0, 0, padded - rows))
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
-        return product[:rows]
+        return product[:rows] if padded > rows else product
 
 
 def padded_rows(rows: int) -> int:

@@ -137,7 +137,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, turns: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
         """Shapes: x [T, W], turns [T, 1, rotary_dim / 2] -> [T, W], or with rows [R] -> [R, W]."""
-        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, H + 2 K, D]
+        qkv = self.qkv(self.attn_norm(x)).view(len(x), -1, self.head_dim)  # [T, H + 2 K, D]
         num_q, num_kv, _ = self.heads
         turned = qkv[:, : num_q + num_kv]
         if self.head_norms is None:
