@@ -12,17 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvShape
-from services.worker.model.decoder import (
-    Attend,
-    HeadNorms,
-    Mlp,
-    PackedDecoder,
-    Reduce,
-    RMSNorm,
-    Shard,
-    rope_turns,
-    rotate_,
-)
+from services.worker.model.decoder import Attend, HeadNorms, Mlp, PackedDecoder, Reduce, Shard, rope_turns, rotate_
 from services.worker.model.experts import RoutedExperts
 from services.worker.model.families import ModelConfig
 from services.worker.model.families.config import AttentionShape, Experts
@@ -74,8 +64,8 @@ class CanvasLayer(nn.Module):
         self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
         head_dim = self.shape.head_dim
 
-        def norm(width: int = config.width) -> RMSNorm:
-            return RMSNorm(width, config.norm_eps)
+        def norm(width: int = config.width) -> nn.RMSNorm:
+            return nn.RMSNorm(width, config.norm_eps)
 
         self.attn_norm, self.attn_end_norm = norm(), norm()
         self.qkv = nn.Linear(config.width, sum(self.heads) * head_dim, bias=False)
@@ -113,7 +103,7 @@ class Conditioning(nn.Module):
 
     def __init__(self, width: int, columns: int, eps: float) -> None:
         super().__init__()
-        self.norm = RMSNorm(width, eps)
+        self.norm = nn.RMSNorm(width, eps)
         self.gate = nn.Linear(width, columns, bias=False)
         self.up = nn.Linear(width, columns, bias=False)
         self.down = nn.Linear(columns, width, bias=False)

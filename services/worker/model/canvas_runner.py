@@ -3,8 +3,6 @@
 The prediction of each step stays on the device, as an embedding at the canvas's entries of the cache.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -67,17 +65,14 @@ class CanvasRunner(Runner):
         drawn, tokens, confidences, entropies, *others = to_host(found)
         if self._gather and tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
-        predictions = TokenPredictions(
+        return TokenPredictions(
             tokens.astype(np.int64),
             confidences,
             np.zeros(len(tokens), dtype=np.bool_),
+            TopPredictions.read(top_rows, others),
             drawn=drawn.astype(np.int64),
             entropies=entropies,
         )
-        if not others:
-            return predictions
-        top_tokens, top_confidences = others
-        return replace(predictions, top=TopPredictions(top_rows, top_tokens.astype(np.int64), top_confidences))
 
     def _read(self, batch: ForwardBatch) -> tuple[Tensor, "_LastPredictions"]:
         """The hidden states [R, W] of the canvases' tokens, and the predictions of the steps before."""

@@ -2,7 +2,7 @@
 
 Packed: the tokens of all sequences are concatenated to one row [T], without padding or a batch axis. The caller's
 `attend` function decides which tokens attend to each other and where keys and values are stored; the decoder knows
-neither caches nor attention back ends. Training and serving use the same class.
+neither caches nor attention back ends.
 
 Shape letters: T tokens, D head size, H query heads, K key/value heads, W width, V vocabulary.
 """
@@ -59,23 +59,10 @@ class Shard:
 WHOLE = Shard()
 
 
-class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in fp32."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shapes: x [T, W] -> [T, W]."""
-        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)  # in training, a weight has 32 bits
-
-
 class HeadNorms:
     """Normalizes heads of several kinds, such as queries and keys, in one operation."""
 
-    def __init__(self, eps: float, *kinds: tuple[RMSNorm | None, int]) -> None:
+    def __init__(self, eps: float, *kinds: tuple[nn.RMSNorm | None, int]) -> None:
         """`kinds`: the norm of each, or None for one without weights, and the number of its heads."""
         self._eps, self._kinds = eps, kinds
         self._weights: Tensor | None = None  # of all heads, made at first use
@@ -83,7 +70,7 @@ class HeadNorms:
     def __call__(self, heads: Tensor) -> Tensor:
         """Shapes: heads [T, H, D] -> float32 [T, H, D]."""
         weights = self._weights
-        if weights is None or weights.requires_grad or weights.device != heads.device:
+        if weights is None or weights.device != heads.device:
             ones = heads.new_ones(heads.shape[-1])
             own = [(ones if norm is None else norm.weight).expand(count, -1) for norm, count in self._kinds]
             weights = self._weights = torch.cat(own).float()
@@ -118,14 +105,14 @@ class Layer(nn.Module):
         kv_heads = shard.kv_heads(config.attention(index))[1]
         self.heads = (config.num_heads // shard.size, kv_heads, kv_heads)
         self.head_dim, self.rotary_dim = config.head_dim, config.rotary_dim
-        self.attn_norm = RMSNorm(config.width, config.norm_eps)
+        self.attn_norm = nn.RMSNorm(config.width, config.norm_eps)
         self.qkv = nn.Linear(config.width, sum(self.heads) * config.head_dim, bias=config.qkv_bias)
-        self.q_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.q_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.k_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         kinds = (self.q_norm, self.heads[0]), (self.k_norm, kv_heads)
         self.head_norms = HeadNorms(config.norm_eps, *kinds) if config.qk_norm else None
         self.attn_out = nn.Linear(self.heads[0] * config.head_dim, config.width, bias=False)
-        self.mlp_norm = RMSNorm(config.width, config.norm_eps)
+        self.mlp_norm = nn.RMSNorm(config.width, config.norm_eps)
         experts = config.experts if config.experts and index >= config.experts.num_dense_layers else None
         self.mlp = (
             ExpertMlp(
@@ -176,7 +163,7 @@ class PackedDecoder(nn.Module):
         rows = torch.empty(config.vocab_size, config.width)
         self.embed: nn.Embedding = nn.Embedding.from_pretrained(rows, freeze=False)  # type: ignore[no-untyped-call]
         self.layers = nn.ModuleList(self.layer_type(index, config, shard, reduce) for index in range(config.num_layers))
-        self.norm = RMSNorm(config.width, config.norm_eps)
+        self.norm = nn.RMSNorm(config.width, config.norm_eps)
         self.head_rows = config.vocab_size // shard.size
         self.head: nn.Module | None = None if config.tied_head else nn.Linear(config.width, self.head_rows, bias=False)
         self._turns: Tensor | None = None  # of all positions, computed at first use

@@ -1,7 +1,7 @@
 """Runs one batch through the model: arrays in, a token and its confidence for each candidate out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +46,11 @@ class TopPredictions:
     rows: Int64  # [A], ascending indices of the candidates
     tokens: Int64  # [A, k]
     confidences: Float64  # [A, k]
+
+    @classmethod
+    def read(cls, rows: Int64, found: Sequence[Float64]) -> "TopPredictions | None":
+        """`found`: tokens and confidences, or nothing."""
+        return cls(rows, found[0].astype(np.int64), found[1]) if found else None
 
 
 class ModelRunner(Protocol):
@@ -137,11 +142,8 @@ class Runner:
         if self._gather and tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
         logprobs = others.pop() if scored is not None else None
-        predictions = TokenPredictions(tokens.astype(np.int64), confidences, selected.astype(np.bool_), scored=logprobs)
-        if not others:
-            return predictions
-        top_tokens, top_confidences = others
-        return replace(predictions, top=TopPredictions(top_rows, top_tokens.astype(np.int64), top_confidences))
+        written, of_top = selected.astype(np.bool_), TopPredictions.read(top_rows, others)
+        return TokenPredictions(tokens.astype(np.int64), confidences, written, of_top, scored=logprobs)
 
     def _hidden(self, batch: ForwardBatch, rows: Int64) -> tuple[Tensor, ForwardInputs]:
         """The hidden states [R, W] of these rows of the fed tokens, and the inputs on the device."""

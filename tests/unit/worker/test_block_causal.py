@@ -204,9 +204,9 @@ def test_the_router_chooses_the_experts_of_the_reference(name: str, monkeypatch:
         (
             "sdar/seed1",
             CacheMode.DUAL,
-            "the cache dual is not possible: sdar models are block-causal; possible: none, block",
+            "the cache dual is not possible: sdar models are block-causal; possible: block, none",
         ),
-        ("llada/seed1", CacheMode.BLOCK, "llada models are not block-causal; possible: none, prefix, dual"),
+        ("llada/seed1", CacheMode.BLOCK, "llada models are not block-causal; possible: dual, prefix, none"),
     ],
 )
 def test_a_cache_of_the_other_kind_of_model_is_refused(name: str, mode: CacheMode, complaint: str) -> None:
