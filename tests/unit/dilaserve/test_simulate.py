@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dilaserve import outputs
 from dilaserve.cli import run
 
 TRACE = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i * 0.5},{10 + i},64\n" for i in range(40))
@@ -50,8 +51,13 @@ def test_a_trace_is_served_and_reported(
     ],
 )
 def test_invalid_input_prints_one_line_and_exits_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], wrong: list[str], error: str
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: list[str],
+    error: str,
 ) -> None:
+    monkeypatch.setattr(outputs, "LINE_S", 1e9)  # a busy machine would get lines of progress
     assert run([*arguments, *wrong]) == 2
     [line] = capsys.readouterr().err.strip().splitlines()
     assert error in line
