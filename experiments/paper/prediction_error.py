@@ -79,7 +79,9 @@ STUDY = Study(
         "Mean relative error of the steps left over the steps of 100 simulated requests outside the training set. "
         "The cost of predictions (in the paper 20 % of a step, per token and on the hot path) and the errors with a "
         "real model are measured with the demo model: "
-        "[predictor_accuracy.md](../experiments/results/predictor_accuracy.md)."
+        "[predictor_accuracy.md](../experiments/results/predictor_accuracy.md). The confidences are those of the "
+        "unmasked tokens and of the current block's masks. With those of all output positions, as in the paper, the "
+        "errors are 3 to 10 % larger: [predictor_positions.md](../experiments/results/predictor_positions.md)."
     ),
 )
 
