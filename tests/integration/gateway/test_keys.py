@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from dilaserve.cli import run
 from dilaserve.load.client import open_client, served_model
 from dilaserve.stack.data_dir import Addresses, write_addresses
+from services.gateway.admission import api_keys
 from services.gateway.settings import GatewaySettings
 from shared.database.key_store import create_key, read_keys, revoke_key
 from shared.database.schema import open_database
@@ -29,6 +30,12 @@ from tests.support.waiting import eventually, reached, until
 
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def frequent_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_keys, "MIN_READ_INTERVAL_S", 0.01)
+    monkeypatch.setattr(api_keys, "REFRESH_S", 0.1)
 
 
 @pytest.fixture
@@ -94,10 +101,16 @@ async def test_a_key_in_anthropics_header_authorizes_requests(guarded: RunningGa
     assert "x-api-key: KEY" in absent.json()["error"]["message"]
 
 
-async def test_a_created_key_authorizes_requests(guarded: RunningGateway, postgres: PostgresServer) -> None:
-    made = json.loads(await keys_command(postgres, "create", "alice", "--max-priority", "3", "--json"))
+async def test_a_created_key_authorizes_requests(
+    guarded: RunningGateway, postgres: PostgresServer, engine: AsyncEngine
+) -> None:
+    await create_key(engine, "other")
+    options = ("--max-priority", "3", "--operator", "--json")
+    made = json.loads(await keys_command(postgres, "create", "alice", *options))
     assert (await complete(guarded, made["secret"])).status_code == 200
     assert (await complete(guarded, made["secret"], priority=3)).status_code == 200
+    names = {key["name"] for key in (await guarded.http.get("/keys", headers=bearing(made["secret"]))).json()["data"]}
+    assert {"alice", "other"} <= names  # as an operator
 
 
 @pytest.mark.parametrize("auth", [False, True])
@@ -216,11 +229,11 @@ async def test_a_key_cannot_cancel_a_request_of_another(
 
 
 async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(
-    guarded: RunningGateway, postgres: PostgresServer, engine: AsyncEngine
+    guarded: RunningGateway, engine: AsyncEngine
 ) -> None:
     _, alice = await create_key(engine, "alice")
     _, bob = await create_key(engine, "bob")
-    operator = json.loads(await keys_command(postgres, "create", "operator", "--operator", "--json"))["secret"]
+    _, operator = await create_key(engine, "all", operator=True)
     ids = {secret: (await complete(guarded, secret)).headers["x-request-id"] for secret in (alice, bob)}
 
     async def visible(secret: str) -> tuple[set[str], set[str]]:
@@ -234,7 +247,6 @@ async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(
     assert await visible(alice) == ({ids[alice]}, {ids[alice]})
     assert await visible(bob) == ({ids[bob]}, {ids[bob]})
     assert (await visible(operator))[1] == set(ids.values())
-    assert "operator" in await keys_command(postgres, "list")
 
 
 async def test_a_key_sees_its_own_requests_in_progress_and_an_operator_sees_all(
@@ -313,10 +325,11 @@ async def test_requests_beyond_the_concurrency_limit_are_rejected(
 
 
 async def test_the_list_of_keys_shows_names_and_no_secrets(postgres: PostgresServer, engine: AsyncEngine) -> None:
-    key, secret = await create_key(engine, "[/carol]", None, None, 0)
+    key, secret = await create_key(engine, "[/carol]", None, None, 0, operator=True)
     listed = await keys_command(postgres, "list")
     assert key.key_id in listed
     assert "[/carol]" in listed
+    assert "operator" in listed
     assert secret not in listed + str(await read_keys(engine))
 
 
@@ -332,7 +345,7 @@ async def test_a_revoked_key_becomes_invalid(guarded: RunningGateway, engine: As
 async def test_an_unknown_key_is_not_checked_while_the_database_does_not_reply(
     guarded: RunningGateway, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.admission.api_keys.READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(api_keys, "READ_TIMEOUT_S", 0.5)
     async with engine.begin() as holding:
         await holding.execute(sql("LOCK TABLE api_keys"))
         assert error_of(await guarded.http.get("/v1/models", headers=bearing("dls-new"))) == (503, "unavailable")

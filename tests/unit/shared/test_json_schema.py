@@ -219,11 +219,7 @@ def test_a_schema_that_no_pattern_can_express_is_refused_by_name(schema: Any, re
     "name", sorted({*TYPE_OF, "allOf", "anyOf", "const", "enum", "if", "not", "then", "type", "$ref"})
 )
 def test_a_keyword_with_any_value_is_served_or_refused(name: str, value: Any) -> None:
-    for schema in (
-        {name: value},
-        {name: value, "properties": {"a": {}}},
-        {"allOf": [{name: value}, {"type": "object"}]},
-    ):
+    for schema in ({name: value}, {"allOf": [{name: value}, {"type": "object", "properties": {"a": {}}}]}):
         with contextlib.suppress(BadInput):
             assert automaton_of(schema_part(schema)).accepting.any()
 
