@@ -113,49 +113,40 @@ def test_the_confidence_of_dream_is_that_at_the_temperature(
     assert (sampled["nfe"] < greedy["nfe"] / 2) == is_faster
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"--model": "/nowhere"}, "no model in /nowhere"),
-        ({"--input": "/nowhere.json"}, "cannot read /nowhere.json"),
-        ({"--cache": "some"}, "is not one of 'none', 'prefix', 'dual'"),
-        ({"--threshold": "1.5"}, "threshold must be in [0, 1]"),
-        ({"--output-length": "33"}, "33 is not a multiple of 32"),
-        ({"--output-length": "8192"}, "the model takes at most"),
-        ({"--tp": "3"}, "degree 3 does not divide the model's 8 heads"),
-        ({"--dtype": "int8"}, "is not one of 'auto', 'float32', 'bfloat16'"),
-        ({"--out": "/nowhere/trace.json"}, "no directory /nowhere"),
-    ],
-)
-def test_invalid_options_are_reported_in_one_line(
-    change: dict[str, str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "case.json").write_text('{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}')
-    assert complaint in refused(tmp_path, capsys, change)
+VALID = '{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}'
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("change", "text", "complaint"),
     [
-        ("{", "case.json"),
-        ('{"requests": []}', "no request"),
-        ('{"requests": [{"id": "a", "prompt_ids": []}]}', "request a: prompt_ids must not be empty"),
-        ('{"requests": [{"id": "a", "prompt_ids": [384]}]}', "must be in 0..383"),
-        ('{"requests": [{"id": "a", "prompt_ids": ["x"]}]}', "Expected `int`"),
+        ({"--model": "/nowhere"}, VALID, "no model in /nowhere"),
+        ({"--input": "/nowhere.json"}, VALID, "cannot read /nowhere.json"),
+        ({"--cache": "some"}, VALID, "is not one of 'none', 'prefix', 'dual'"),
+        ({"--threshold": "1.5"}, VALID, "threshold must be in [0, 1]"),
+        ({"--output-length": "33"}, VALID, "33 is not a multiple of 32"),
+        ({"--output-length": "8192"}, VALID, "the model takes at most"),
+        ({"--tp": "3"}, VALID, "degree 3 does not divide the model's 8 heads"),
+        ({"--dtype": "int8"}, VALID, "is not one of 'auto', 'float32', 'bfloat16'"),
+        ({"--out": "/nowhere/trace.json"}, VALID, "no directory /nowhere"),
+        ({}, "{", "case.json"),
+        ({}, '{"requests": []}', "no request"),
+        ({}, '{"requests": [{"id": "a", "prompt_ids": []}]}', "request a: prompt_ids must not be empty"),
+        ({}, '{"requests": [{"id": "a", "prompt_ids": [384]}]}', "must be in 0..383"),
+        ({}, '{"requests": [{"id": "a", "prompt_ids": ["x"]}]}', "Expected `int`"),
     ],
 )
-def test_an_invalid_case_is_reported_in_one_line(
-    text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_and_cases_are_reported_in_one_line(
+    change: dict[str, str], text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "case.json").write_text(text)
-    assert complaint in refused(tmp_path, capsys, {})
+    assert complaint in refused(tmp_path, capsys, change)
 
 
 @pytest.mark.parametrize("tp", ["1", "2"])
 def test_a_truncated_checkpoint_is_reported_in_one_line(
     tp: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "case.json").write_text('{"requests": [{"id": "a", "prompt_ids": [1, 2]}]}')
+    (tmp_path / "case.json").write_text(VALID)
     whole, cut = COPY / "llada" / "seed1", tmp_path / "model"
     cut.mkdir()
     (cut / "config.json").write_bytes((whole / "config.json").read_bytes())

@@ -82,10 +82,6 @@ def test_each_gpu_is_a_slot(slots: int | None, device: str, gpus: int, expected:
     assert count_slots(slots, device, gpus) == expected
 
 
-def test_one_instance_runs_on_each_gpu_by_default() -> None:
-    assert read_instances(None, count_slots(None, "auto", 4), default=4) == (1, 1, 1, 1)
-
-
 def test_instances_are_parsed_as_counts_of_tp_degrees() -> None:
     assert read_instances("3x1", slots=4) == (1, 1, 1)
     assert read_instances("1x1, 2x1", slots=4) == (1, 1, 1)

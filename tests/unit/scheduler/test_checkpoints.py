@@ -1,6 +1,7 @@
 """The next scheduler continues a streamed request after its last step, and retracts no token."""
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -103,31 +104,6 @@ def test_a_request_whose_last_step_was_saved_only_ends() -> None:
     assert finish.output_ids.tolist() == EXPECTED
 
 
-@pytest.mark.parametrize("block", [np.full(BLOCK - 1, MASKED), np.full(BLOCK, MASK_ID), np.full(BLOCK, 10_000)])
-def test_a_damaged_block_is_ignored(block: np.ndarray) -> None:
-    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
-    commands = run(core, worker, core.cycle([registered("a-1"), REQUEST], ARRIVAL_S))
-    checkpoint = replace_block(last_checkpoint(commands), block)
-    core = core_at(0.9, EPOCH + 1)
-    core.cycle([replace(REQUEST, checkpoint=checkpoint)], ARRIVAL_S)
-    assert (core.table.output_ids(core.table.row_of["r"]) == MASKED).all()
-
-
-@pytest.mark.parametrize("confidences", [b"", b"abc", np.full(BLOCK, np.nan, dtype=np.float32).tobytes()])
-def test_a_checkpoint_without_valid_confidences_is_ignored_if_they_are_wanted(confidences: bytes) -> None:
-    core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
-    wanted = replace(REQUEST, request=msgspec.structs.replace(REQUEST.request, logprobs=True))
-    checkpoint = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), wanted], ARRIVAL_S)))
-    for given, is_masked in ((checkpoint.confidences, False), (confidences, True)):
-        core = core_at(0.9, EPOCH + 1)
-        resumed = msgspec.structs.replace(checkpoint, confidences=given)
-        core.cycle([replace(wanted, checkpoint=resumed)], ARRIVAL_S)
-        row = core.table.row_of["r"]
-        unmasked = core.table.output_ids(row) != MASKED
-        assert np.count_nonzero(unmasked) == (0 if is_masked else 1)
-        assert (core.table.confidences(row)[unmasked] > 0).all()
-
-
 def test_a_checkpoint_of_an_earlier_request_with_the_same_id_changes_nothing() -> None:
     core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
     checkpoint = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), REQUEST], ARRIVAL_S)))
@@ -144,21 +120,33 @@ def top_tokens(position: int, *, vocab: bool = True) -> TopTokens:
     return TopTokens(positions=pack_int32([position]), tokens=tokens, confidences=pack_float32([0.5, 0.25]))
 
 
-@pytest.mark.parametrize("given", [None, top_tokens(10**6), top_tokens(0, vocab=False)])
-def test_a_checkpoint_without_valid_top_tokens_is_ignored_if_they_are_wanted(given: TopTokens | None) -> None:
+@pytest.mark.parametrize(
+    ("fields", "damage"),
+    [
+        ({}, {"block_ids": pack_int32([MASKED] * (BLOCK - 1))}),
+        ({}, {"block_ids": pack_int32([MASK_ID] * BLOCK)}),
+        ({}, {"block_ids": pack_int32([10_000] * BLOCK)}),
+        ({"logprobs": True}, {"confidences": b""}),
+        ({"logprobs": True}, {"confidences": b"abc"}),
+        ({"logprobs": True}, {"confidences": pack_float32([np.nan] * BLOCK)}),
+        ({"logprobs": True, "top_logprobs": 2}, {"top_tokens": None}),
+        ({"logprobs": True, "top_logprobs": 2}, {"top_tokens": top_tokens(10**6)}),
+        ({"logprobs": True, "top_logprobs": 2}, {"top_tokens": top_tokens(0, vocab=False)}),
+    ],
+)
+def test_a_checkpoint_without_valid_data_that_are_wanted_is_ignored(
+    fields: dict[str, Any], damage: dict[str, Any]
+) -> None:
     core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
-    wanted = replace(REQUEST, request=msgspec.structs.replace(REQUEST.request, logprobs=True, top_logprobs=2))
-    checkpoint = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), wanted], ARRIVAL_S)))
-    for found, is_masked in ((top_tokens(0), False), (given, True)):
+    wanted = replace(REQUEST, request=msgspec.structs.replace(REQUEST.request, **fields))
+    saved = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), wanted], ARRIVAL_S)))
+    valid = msgspec.structs.replace(saved, top_tokens=top_tokens(0))
+    for checkpoint, tokens in ((valid, 1), (msgspec.structs.replace(valid, **damage), 0)):
         core = core_at(0.9, EPOCH + 1)
-        resumed = msgspec.structs.replace(checkpoint, top_tokens=found)
-        core.cycle([replace(wanted, checkpoint=resumed)], ARRIVAL_S)
+        core.cycle([replace(wanted, checkpoint=checkpoint)], ARRIVAL_S)
         row = core.table.row_of["r"]
-        assert np.count_nonzero(core.table.output_ids(row) != MASKED) == (0 if is_masked else 1)
-    kept = take_checkpoint(core.table, row)
-    assert kept.top_tokens == TopTokens(positions=b"", tokens=b"", confidences=b"")
-
-
-def replace_block(checkpoint: Checkpoint, block: np.ndarray) -> Checkpoint:
-    fields = {name: getattr(checkpoint, name) for name in checkpoint.__struct_fields__}
-    return Checkpoint(**fields | {"block_ids": block.astype(np.int32).tobytes()})
+        unmasked = core.table.output_ids(row) != MASKED
+        assert np.count_nonzero(unmasked) == tokens
+        assert (core.table.confidences(row)[unmasked] > 0).all()
+    kept = take_checkpoint(core.table, row).top_tokens
+    assert kept in (None, TopTokens(positions=b"", tokens=b"", confidences=b""))

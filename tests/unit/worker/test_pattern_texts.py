@@ -233,34 +233,25 @@ def test_texts_match_with_little_memory_for_their_sets(monkeypatch: pytest.Monke
     assert [decode.trace for decode in again] == [decode.trace for decode in together]
 
 
-def test_a_pattern_whose_shortest_text_is_too_long_fails_its_request() -> None:
-    decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="c{17}")
-    [failure] = failures_of(engine_with(), decode)
-    assert (failure.field, failure.message) == (
-        "pattern",
-        "no text of at most 16 tokens matches the pattern; the shortest has 17",
-    )
+def read_no_tokens() -> TokenTable:
+    raise IndexError("an id without a token")
 
 
-def test_an_invalid_pattern_fails_its_request() -> None:
-    decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="(a")
-    [failure] = failures_of(engine_with(), decode)
-    assert failure.field == "pattern"
-    assert "is not valid" in failure.message
-
-
-def test_an_instance_without_patterns_fails_requests_that_have_one() -> None:
-    [failure] = failures_of(engine_of(), Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID))
-    assert failure.message == "this instance serves no patterns"
-
-
-def test_an_error_while_a_form_is_built_fails_its_request_alone() -> None:
-    def read_tokens() -> TokenTable:
-        raise IndexError("an id without a token")
-
-    engine = engine_with(patterns=PatternCompiler(read_tokens))
-    [failure] = failures_of(engine, Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern="a"))
-    assert (failure.field, failure.message[:31]) == ("pattern", "the pattern cannot be compiled:")
+@pytest.mark.parametrize(
+    ("source", "pattern", "field", "message"),
+    [
+        (Patterns(), "c{17}", "pattern", "no text of at most 16 tokens matches the pattern; the shortest has 17"),
+        (Patterns(), "(a", "pattern", "is not valid"),
+        (None, PATTERN, "pattern", "this instance serves no patterns"),
+        (PatternCompiler(read_no_tokens), "a", "pattern", "the pattern cannot be compiled:"),
+    ],
+)
+def test_a_pattern_that_cannot_be_served_fails_its_request(
+    source: PatternSource | None, pattern: str, field: str, message: str
+) -> None:
+    decode = Constrained(1, [3], 16, BLOCK, 0.4, MASK_ID, pattern=pattern)
+    [failure] = failures_of(engine_of(patterns=source) if source else engine_of(), decode)
+    assert (failure.field, message in failure.message) == (field, True), failure.message
 
 
 def test_ids_without_a_token_have_no_bytes() -> None:
