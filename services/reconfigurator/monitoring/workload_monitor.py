@@ -92,8 +92,7 @@ async def _follow(monitored: MonitoredStream, bus: Bus, engine: AsyncEngine, met
         messages = list[Msg]()
         try:
             while True:
-                is_behind = len(messages) == MAX_BATCH
-                messages = await _next_batch(subscription, 0.0 if is_behind else BATCH_S)
+                messages = await _next_batch(subscription, BATCH_S if len(messages) < MAX_BATCH else 0.0)
                 metrics.wrote(monitored.stream, await _record(monitored, messages, engine))
         finally:
             if not bus.nc.is_closed:
