@@ -1,44 +1,6 @@
-"""The supported families of models: one module each, chosen by the architecture that `config.json` names.
-
-Every shape, id, epsilon and rope base is read from the file; settings that the decoder does not implement are rejected.
-"""
-
-from pathlib import Path
+"""The families of models: one module each, listed in registry.py."""
 
 from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.diffusion_gemma import DiffusionGemma
-from services.worker.model.families.dream import Dream
-from services.worker.model.families.family import Family, RawConfig
-from services.worker.model.families.llada import Llada
-from services.worker.model.families.llada2 import Llada2
-from services.worker.model.families.sdar import Sdar
-from shared.model_card import read_model_config
-from shared.model_families import with_defaults
+from services.worker.model.families.registry import FAMILIES, parse_config, read_config
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
-
-FAMILIES: dict[str, Family] = {family.name: family for family in (Llada(), Dream(), Sdar(), Llada2(), DiffusionGemma())}
-
-
-def read_config(directory: Path) -> ModelConfig:
-    """Read `config.json` of a model directory.
-
-    Raises: ValueError, one line, if the file is missing or unreadable, names an unknown architecture, lacks a key, or
-    has a setting that the decoder does not implement.
-    """
-    path = directory / "config.json"
-    try:
-        raw = read_model_config(directory)
-        return parse_config({**raw, "eos_token_id": raw["eos_token_id"][0]})
-    except KeyError as error:
-        raise ValueError(f"{path} lacks the key {error}") from error
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def parse_config(raw: RawConfig) -> ModelConfig:
-    """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
-    config = with_defaults(raw)
-    if config.get("quantization_config"):
-        raise ValueError("quantization_config: quantized checkpoints are not supported, only bfloat16 and float32 ones")
-    return next(each for each in FAMILIES.values() if each.architecture in config["architectures"]).parse(config)
