@@ -19,7 +19,16 @@ from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.messages.instances import Instance
-from shared.messages.requests import ActiveRequest, Cancel, Outcome, OutcomeStatus, Progress, Request
+from shared.messages.requests import (
+    ActiveRequest,
+    Cancel,
+    Outcome,
+    OutcomeStatus,
+    Progress,
+    Request,
+    UnfinishedQuery,
+    UnfinishedRequests,
+)
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 from shared.model_card import read_model_card
@@ -359,9 +368,13 @@ async def test_requests_that_a_broken_connection_lost_are_served(cluster: Cluste
     await proxy.stop()
 
 
-async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) -> None:
+async def test_the_scheduler_knows_and_lists_requests_that_wait_or_run(shared: Cluster) -> None:
     subjects, name = shared.bus.subjects, f"unfinished-{next(numbers)}"
-    await shared.bus.store(subjects.requests, Request(request_id=name, prompt="hi", key="alice"))
+    await shared.bus.store(subjects.requests, Request(request_id=name, prompt="hi", key="alice", priority=3))
+
+    async def listed(**query: str) -> list[str]:
+        reply = await shared.bus.nc.request(subjects.unfinished, encode(UnfinishedQuery(**query)))
+        return [each.request_id for each in decode(reply.data, UnfinishedRequests).requests]
 
     async def look_up(request_id: str) -> ActiveRequest:
         return decode((await shared.bus.nc.request(subjects.lookup(request_id), b"")).data, ActiveRequest)
@@ -376,5 +389,10 @@ async def test_the_scheduler_knows_requests_that_wait_or_run(shared: Cluster) ->
     found = await look_up(name)
     assert (found.key, found.arrival_s > 0) == ("alice", True)
     assert not (await look_up("no-such")).is_known
+    assert await listed(key="alice", id_part=name[:-1]) == [name]
+    assert name not in await listed(key="bob")
     await shared.bus.publish(subjects.cancel(name), Cancel())
     await eventually(lambda: look_up(name), lambda found: not found.is_known)
+    await eventually(listed, lambda found: name not in found)
+    outcome = await stored(shared, name)
+    assert (outcome.key, outcome.priority) == ("alice", 3)

@@ -1,15 +1,18 @@
 """Settings from the environment, and the configuration of a cell that follows from them."""
 
+import socket
 from typing import Literal
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
 from services.scheduler.cell import cell_config
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.cell import CacheName, CellConfig
 from shared.messages.instances import ModelCard
+from shared.metrics_server import serve_metrics
 from shared.predictor_card import PredictorCard
 from shared.settings import Positive, ServiceSettings, check_nats_url, read_settings, to_environ
 
@@ -135,3 +138,10 @@ def test_an_empty_variable_of_a_shared_value_counts_as_not_set() -> None:
 def test_the_planner_uses_the_threshold_of_a_policy_with_one_for_all() -> None:
     assert CONFIG.used_thresholds == (0.5, 0.6, 0.7, 0.8, 0.9)
     assert CellConfig(model="m", policy="fixed", cache="dual", threshold=0.7).used_thresholds == (0.7,)
+
+
+def test_a_taken_metrics_port_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BadInput, match=f"cannot serve metrics on 127.0.0.1:{port}: Address already in use"):
+            serve_metrics(CollectorRegistry(), ServiceSettings(metrics_port=port))
