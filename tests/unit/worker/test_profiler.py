@@ -150,3 +150,4 @@ def test_a_given_profile_without_this_tp_degree_is_rejected(tmp_path: Path) -> N
     write_profile(tmp_path / "p.csv", LatencyProfile.from_rows([(2, 32, StepKind.RECOMPUTE, 0.1)]))
     with pytest.raises(BadInput, match="tp 1"):
         given_profile(tmp_path / "p.csv", 1)
+    assert given_profile(tmp_path / "p.csv", 2).tp_degrees == [2]
