@@ -79,7 +79,7 @@ def test_the_page_on_capacity_has_the_simulated_figures(cluster: str, tmp_path: 
     out = tmp_path / "result.json"
     data = ROOT / "experiments" / "data"
     files = ["--profile", str(data / "h100-llada8b.csv"), "--steps", str(data / "steps-llada-gsm8k.csv")]
-    workload = ["--workload", "gsm8k", "--rps", "6", "--slo", "15", "--data", str(tmp_path)]  # without lengths
+    workload = ["--workload", "gsm8k", "--rps", "6", "--slo", "15"]
     assert run(["simulate", *workload, *files, "--cluster", cluster, "--out", str(out)]) == 0
     result = msgspec.json.decode(out.read_bytes())
     latency = result["latency_s"]
