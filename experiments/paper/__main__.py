@@ -4,8 +4,10 @@ python -m experiments.paper [--quick] [--stored]
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from time import process_time
 from typing import Annotated
 
 import typer
@@ -52,14 +54,21 @@ def main(
     """Run every study, but no run that build/paper has, and write docs/paper.md with its plots."""
     directory = place(quick=quick, out=out)
     if not stored:
-        real_world_trace.run(directory, quick=quick)
+        _timed("Real-world workload", partial(real_world_trace.run, directory, quick=quick))
         for each in studies():
-            print(f"\n{each.title}", flush=True)
-            each.run(directory, quick=quick)
+            _timed(each.title, partial(each.run, directory, quick=quick))
     report = directory / "docs" / "paper.md"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(page(directory), encoding="utf-8")
     print(f"\nwritten: {report}")
+
+
+def _timed(title: str, run: Callable[[], None]) -> None:
+    """Print the title, and after the run its CPU time."""
+    print(f"\n{title}", flush=True)
+    start_s = process_time()
+    run()
+    print(f"{title}: {(process_time() - start_s) / 60:.1f} CPU minutes", flush=True)
 
 
 def studies() -> Sequence[Study]:
