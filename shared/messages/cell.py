@@ -1,12 +1,14 @@
 """The configuration of a cell."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from shared.errors import BadInput
-from shared.messages.instances import ModelCard
 from shared.messages.numbers import Positive
+
+if TYPE_CHECKING:
+    from shared.messages.instances import ModelCard  # imports NumPy, and commands name the caches in their help
 
 DEFAULT_SLO_S = 5.0
 DEFAULT_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -23,7 +25,7 @@ def caches_of(*, is_block_causal: bool, has_canvas: bool) -> tuple[CacheName, ..
     return CANVAS_CACHES if has_canvas else BLOCK_CAUSAL_CACHES if is_block_causal else CACHES
 
 
-def cache_of(named: CacheName | None, model: ModelCard, setting: str = "DILASERVE_CACHE=") -> CacheName:
+def cache_of(named: CacheName | None, model: "ModelCard", setting: str = "DILASERVE_CACHE=") -> CacheName:
     """The KV cache that `setting` names; None: the fastest one of the model. Raises: BadInput if the model cannot use
     it."""
     possible = caches_of(is_block_causal=model.block_length > 0, has_canvas=model.canvas_steps > 0)
