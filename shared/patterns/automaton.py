@@ -5,7 +5,6 @@ billions of states. So it runs in a process with limits.
 """
 
 import re
-import resource
 import subprocess
 import sys
 from functools import lru_cache
@@ -74,7 +73,7 @@ def _of_regex(pattern: str) -> PatternAutomaton:
 
 def _run(pattern: str) -> bytes:
     """The program's output. Raises: BadInput; RetryLater if the machine is too busy."""
-    budget, used_s = current_budget(), _children_cpu_s()
+    budget = current_budget()
     limits = [str(limit) for limit in (MAX_MEMORY, budget.seconds, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
     try:
@@ -91,14 +90,8 @@ def _run(pattern: str) -> bytes:
         raise BadInput(f"the pattern is not valid ({reason}); accepted: {SYNTAX}")
     if ran.returncode:  # too many states, or out of memory or of time
         raise BudgetExceeded(TOO_LARGE)
-    budget.spend(seconds=_children_cpu_s() - used_s)
+    budget.spend(seconds=float(ran.stderr.split()[-1]))
     return ran.stdout
-
-
-def _children_cpu_s() -> float:
-    """The CPU time of all programs that this process has started and that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def without_anchors(pattern: str) -> str:

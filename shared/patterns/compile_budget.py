@@ -34,7 +34,7 @@ class Budget:
             raise BudgetExceeded("the form is too large: it takes too long to compile", "pattern")
 
 
-SMALL = Budget(steps=40_000, seconds=0.3)
+SMALL = Budget(steps=40_000, seconds=0.5)
 LARGE = Budget(steps=600_000, seconds=5.0)
 _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
