@@ -1,5 +1,4 @@
-"""Runs a function in a process of its own, at the lowest priority; cancelling it kills the process and its children at
-once.
+"""Runs a function in a process of its own; cancelling it kills the process and its children at once.
 
 A thread would not do: a solver in it cannot be interrupted, and building its models would block the event loop.
 """
@@ -17,7 +16,6 @@ from shared.errors import RetryLater
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LOWEST_PRIORITY = 19
 
 
 async def run_in_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -47,7 +45,6 @@ async def run_in_process(function: Callable[P, R], *args: P.args, **kwargs: P.kw
 
 def _call(pipe: Connection, function: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     os.setpgid(0, 0)
-    os.nice(LOWEST_PRIORITY)
     try:
         pipe.send((function(*args, **kwargs), None))
     except Exception as error:

@@ -6,6 +6,7 @@ one key alone delays no other. Known forms do not wait.
 """
 
 import asyncio
+import os
 import resource
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -93,7 +94,8 @@ class FormCompiler:
 
 
 def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
-    """As `_text_form`, in a process of its own. Raises: BadInput naming the wrong field."""
+    """As `_text_form`, in a process of its own, of the lowest priority. Raises: BadInput naming the wrong field."""
+    os.nice(19)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     try:
         return _text_form(form, or_calls, LARGE)
