@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ["dilaserve", "experiments", "services", "shared", "simulator"]
 CONSTANT = re.compile(r"_?(?:MOST|LEAST|LONGEST|FEWEST|SHORTEST)_")
@@ -39,6 +41,7 @@ def imported(node: ast.stmt) -> list[str]:
     return []
 
 
+@pytest.mark.slow  # reads every module
 def test_constants_are_named_max_or_min() -> None:
     names = {
         f"{path}: {node.id}"

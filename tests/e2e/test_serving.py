@@ -120,6 +120,7 @@ def test_bench_sends_each_question_once_and_grades_the_reply(stack: Stack, tmp_p
     assert "judge" not in result
 
 
+@pytest.mark.slow  # waits between its attempts
 def test_bench_retries_the_judge_and_counts_unscored_replies(stack: Stack, tmp_path: Path) -> None:
     def reply(content: str, times: int) -> str:
         if "What is 2 + 0?" in content or ("What is 2 + 1?" in content and times == 0):
