@@ -16,6 +16,7 @@ from shared.errors import RetryLater
 
 P = ParamSpec("P")
 R = TypeVar("R")
+LOWEST_PRIORITY = 19  # for os.nice, in a function that may wait for all other programs of the machine
 
 
 async def run_in_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

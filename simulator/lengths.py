@@ -35,21 +35,22 @@ class Lengths:
 def sharegpt_lengths(data: Path = DATA) -> Lengths:
     """ShareGPT's lengths. Raises: BadInput for a missing or damaged file."""
     path = data / "sharegpt_lengths.csv.gz"
-    rows = list(_rows(path))
+    rows = list(rows_of(path))
     return Lengths(_column(rows, "prompt_tokens"), _column(rows, "output_tokens"), str(path))
 
 
 def benchmark_lengths(name: str, data: Path = DATA) -> Lengths:
     """The lengths of one of BENCHMARKS. Raises: BadInput for a missing or damaged file."""
     path = data / "benchmark_prompt_lengths.csv.gz"
-    rows = [row for row in _rows(path) if row["benchmark"] == BENCHMARKS[name]]
+    rows = [row for row in rows_of(path) if row["benchmark"] == BENCHMARKS[name]]
     if name == "mbpp":
         rows = [row for row in rows if int(row["sample"]) not in MBPP_TEST_IDS]
     prompts = _column(rows, "prompt_tokens")
     return Lengths(prompts, np.full(len(prompts), BENCHMARK_OUTPUT), str(path))
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, str]]:
+def rows_of(path: Path) -> Iterator[Mapping[str, str]]:
+    """The rows of a gzip'd CSV file. Raises: BadInput for a missing or damaged one."""
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             yield from csv.DictReader(file)

@@ -111,7 +111,7 @@ def _load(
 ) -> "tuple[RequestLoad, list[BenchmarkQuestion]]":
     """The load, and the questions of a benchmark."""
     from dilaserve.load.workload import benchmark_load, read_requests, rows_load, trace_load  # noqa: PLC0415
-    from dilaserve.quality.benchmarks import QUESTIONS, read_benchmark  # noqa: PLC0415
+    from dilaserve.quality.benchmarks import DEFAULT_DIRECTORY, read_benchmark  # noqa: PLC0415
 
     if sum(source is not None for source in (requests, trace, benchmark)) != 1:
         raise BadInput("give exactly one of --requests FILE.jsonl, --trace TRACE.csv and --benchmark NAME")
@@ -119,7 +119,7 @@ def _load(
         load = trace_load(trace, seed)
         return (load if duration is None else load.until(duration)), []
     if benchmark is not None:
-        questions = read_benchmark(benchmark, data or QUESTIONS)
+        questions = read_benchmark(benchmark, data or DEFAULT_DIRECTORY)
         return benchmark_load(questions, rate, duration, seed), questions
     assert requests is not None
     return rows_load(read_requests(requests), rate, duration or DURATION_S, seed), []

@@ -18,7 +18,7 @@ from dilaserve.quality.sandbox import passes
 from shared.errors import BadInput
 from simulator.lengths import MBPP_TEST_IDS
 
-QUESTIONS = Path(__file__).parents[3] / "shared" / "data"  # default directory of the benchmarks' files
+DEFAULT_DIRECTORY = Path(__file__).parents[3] / "shared" / "data"  # of the benchmarks' files
 OUTPUT_TOKENS = 256
 GSM8K_SHOTS, GSM8K_SEED = 5, 1234
 MBPP_SHOTS = (2, 3, 4)  # task ids of the examples

@@ -10,7 +10,7 @@ from contextlib import suppress
 import httpx
 
 from experiments.faults.target import LocalTarget
-from shared.run_in_process import run_in_process
+from shared.run_in_process import LOWEST_PRIORITY, run_in_process
 
 MIB = 1 << 20
 PART = b" " * 65_536
@@ -45,7 +45,7 @@ async def unread_downloads(target: LocalTarget) -> None:
 
 def _uploaded(url: str) -> str:
     """The id of a new file."""
-    os.nice(19)
+    os.nice(LOWEST_PRIORITY)
     files = {"file": ("a.jsonl", bytes(FILE_BYTES))}
     reply = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files=files, timeout=SEND_S)
     return str(reply.raise_for_status().json()["id"])
@@ -56,7 +56,7 @@ def _length(size: int) -> bytes:
 
 
 def _hold(url: str, hold_s: float, connections: int, start: bytes, parts_bytes: int, end: bytes = b"") -> None:
-    os.nice(19)
+    os.nice(LOWEST_PRIORITY)
     asyncio.run(_hold_open(url, hold_s, connections, start, parts_bytes, end))
 
 

@@ -40,7 +40,7 @@ def main(
     names = selected(POINTS, ",".join(QUICK_POINTS) if quick and points == "*" else points)
     directory = out or (RESULTS if final else QUICK / NAME)
     store = RunStore(directory / f"{NAME}.csv")
-    wanted = runs_of(list(names), selected(SYSTEMS, rows), numbers)
+    wanted = runs_of(names, selected(SYSTEMS, rows), numbers)
     simulate_all(wanted, store, jobs, again=again)
     write(by_point(runs_of(list(POINTS), list(SYSTEMS), numbers), store), numbers, directory)
 

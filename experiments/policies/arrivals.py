@@ -1,15 +1,11 @@
 """The arrivals of the load points."""
 
-import csv
-import gzip
-from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 
 from shared.arrays import Float64
-from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
+from simulator.lengths import DATA, benchmark_lengths, rows_of, sharegpt_lengths
 from simulator.workload import (
     ArrivalTrace,
     constant_rate_trace,
@@ -51,7 +47,7 @@ def arrivals(workload: str, rps: float, random: np.random.Generator, *, copies: 
 
 def servegen_day() -> Float64:
     """The rates of the first day without a gap, the highest scaled to 1. Shapes: [WINDOWS_A_DAY]."""
-    rates = np.array([float(row["mean_rps"]) for row in _rows(DATA / SERVEGEN) if row["model"] == SERVEGEN_MODEL])
+    rates = np.array([float(row["mean_rps"]) for row in rows_of(DATA / SERVEGEN) if row["model"] == SERVEGEN_MODEL])
     days = rates.reshape(-1, WINDOWS_A_DAY)
     first = days[(days > 0).all(axis=1)][0]
     scaled: Float64 = first / first.max()
@@ -60,7 +56,7 @@ def servegen_day() -> Float64:
 
 def mooncake_hour() -> Float64:
     """The rates of each minute, the highest scaled to 1; the last, partial minute is left out. Shapes: [minutes]."""
-    counts = np.array([float(row["requests"]) for row in _rows(DATA / MOONCAKE)])[:-1]
+    counts = np.array([float(row["requests"]) for row in rows_of(DATA / MOONCAKE)])[:-1]
     scaled: Float64 = counts / counts.max()
     return scaled
 
@@ -89,8 +85,3 @@ def with_flood(workload: ArrivalTrace, rps: float, random: np.random.Generator) 
 
 def first_requests(workload: ArrivalTrace, number: int) -> ArrivalTrace:
     return ArrivalTrace(*(getattr(workload, column.name)[:number] for column in fields(workload)))
-
-
-def _rows(path: Path) -> Iterator[Mapping[str, str]]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)

@@ -21,7 +21,7 @@ from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import longest_text
 from shared.patterns.compile_budget import LARGE, SMALL, Budget, BudgetExceeded, limited_to
 from shared.patterns.parts import Compiled, FormPart, automaton_of
-from shared.run_in_process import run_in_process
+from shared.run_in_process import LOWEST_PRIORITY, run_in_process
 
 MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, and FORM_SIZE for each form
 FORM_SIZE = 1_000
@@ -95,7 +95,7 @@ class FormCompiler:
 
 def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
     """As `_text_form`, in a process of its own, of the lowest priority. Raises: BadInput naming the wrong field."""
-    os.nice(19)
+    os.nice(LOWEST_PRIORITY)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     try:
         return _text_form(form, or_calls, LARGE)
