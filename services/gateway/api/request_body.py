@@ -16,8 +16,8 @@ from shared.errors import RetryLater
 MAX_BODY_BYTES = 4 * 1024 * 1024
 PART_TIMEOUT_S = 60.0  # between two parts of a body
 MIN_BYTES_PER_S = 16_384  # slowest mean rate of a body after the first PART_TIMEOUT_S
-SMALL_BODY_BYTES = 65_536  # read as they arrive
-LARGE_BYTES_PER_S = 32 * 1024 * 1024  # of the rest of all large bodies: each copy occupies the event loop
+SMALL_BODY_BYTES = 65_536  # the first bytes of each body are read without a limit of their rate
+LARGE_BYTES_PER_S = 32 * 1024 * 1024  # of all bytes behind them together: copies occupy the event loop
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -51,7 +51,7 @@ class BodyBudget:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._changed = asyncio.Event()  # of the held bytes, since the last wait for room
-        self._may_read_s = 0.0  # when large bodies may be read on, by the event loop's clock
+        self._may_read_s = 0.0  # when the rate allows the next read of a large body; event loop's clock
         self._unfinished: dict[HeldBody, None] = {}  # the earliest first
 
     @contextmanager
@@ -94,10 +94,10 @@ class BodyBudget:
             largest.refuse()
         body.check()
 
-    async def pace(self, read: int) -> None:
-        """Wait until large bodies may be read on, of which `read` more bytes were read."""
+    async def pace(self, size: int) -> None:
+        """Count `size` bytes of a large body, and wait until the rate that all such bodies share allows the next."""
         now_s = asyncio.get_running_loop().time()
-        self._may_read_s = max(self._may_read_s, now_s) + read / LARGE_BYTES_PER_S
+        self._may_read_s = max(self._may_read_s, now_s) + size / LARGE_BYTES_PER_S
         await asyncio.sleep(self._may_read_s - now_s)
 
     def complete(self, body: HeldBody) -> None:

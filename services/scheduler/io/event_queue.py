@@ -15,14 +15,16 @@ class EventQueue:
         self._taken_s = 0.0  # when events were last taken, by time.perf_counter
 
     def put(self, event: Event, *, wakes: bool = True) -> None:
-        """An event that `wakes` the reader ends its wait; another one is read with the next event."""
+        """Add an event. With `wakes=False` it does not end the reader's wait, and is read at the end of that."""
         self._events.append(event)
         if wakes:
             self._arrived.set()
 
     async def get_all(self, timeout_s: float, interval_s: float = 0.0) -> list[Event]:
-        """Wait for an event, and until `interval_s` seconds after the last call returned; remove all. Returns: an empty
-        list after `timeout_s` seconds without an event."""
+        """Wait for an event that wakes, or for `timeout_s`; then remove all events and return them, perhaps none.
+
+        Calls return at least `interval_s` seconds apart, so that more events share a cycle.
+        """
         if not self._arrived.is_set():
             timer = asyncio.get_running_loop().call_later(timeout_s, self._arrived.set)  # cheaper than asyncio.timeout
             await self._arrived.wait()

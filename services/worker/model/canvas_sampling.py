@@ -12,8 +12,10 @@ from torch import Tensor
 
 from services.worker.model.sampling import Noise, Vocabulary, gumbel, mix, uniform, unit_interval
 
-RANDOM_TOKEN, IN_GROUP = -1, -2  # in place of a token in a random number: it draws one of all, or one of a group
-MAX_GROUP, MAX_RANKS = 256, 16
+# Ids in place of a token's in the hash of a random number
+RANDOM_TOKEN = -1  # of the number that chooses any token of the vocabulary
+IN_GROUP = -2  # of the number that chooses a token of a group
+MAX_GROUP, MAX_RANKS = 256, 16  # groups have the same tokens on any number of ranks that divides MAX_RANKS
 
 
 def random_tokens(seed: int, step: int, positions: Tensor, vocab_size: int) -> Tensor:
@@ -25,10 +27,11 @@ def random_tokens(seed: int, step: int, positions: Tensor, vocab_size: int) -> T
 def read_canvas(
     logits: Tensor, noise: Noise, vocabulary: Vocabulary, embedding_of: Callable[[Tensor], Tensor], canvas: int
 ) -> tuple[Tensor, Tensor]:
-    """Read a part of the vocabulary, `canvas` by canvas, so that a result does not depend on the company.
+    """Read this rank's columns of the logits, one canvas at a time, as its result must not depend on its batch.
 
-    Shapes: logits [R, V] -> float64 [6, R]: the draw's score and id, the highest logit at the temperature and its id,
-    the logsumexp, and the mean logit; and the mean embedding [R, W], as if the part was the whole vocabulary.
+    Shapes: logits [R, V], `canvas` rows of one canvas -> float64 [6, R]: score and id of the drawn token, the highest
+    logit at the temperature and its id, the logsumexp, and the mean logit by probability; and the mean embedding
+    [R, W], by probabilities over this rank's columns.
     """
     chunks = [slice(first, first + canvas) for first in range(0, len(logits), canvas)]
     parts, embeddings = zip(
@@ -55,19 +58,20 @@ def _read_rows(
 
 
 def _draw(terms: Tensor, noise: Noise, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
-    """Draw a column of each row in proportion to its terms: first a group of neighbours, then one of them.
+    """Draw a column of each row, with a probability in proportion to `terms`.
 
-    A row needs a random number for each group, and none for each token. The groups are the same on any number of ranks.
-    Shapes: terms [R, V] -> float64 scores [R], of which the highest one of all ranks wins, and columns [R].
+    First a group of neighbouring columns is drawn by Gumbel numbers, then a column of it by the cumulative sum. So a
+    row takes a random number for each group, not for each token. Shapes: terms [R, V] -> float64 scores [R], of which
+    the highest one of all ranks wins, and columns [R].
     """
-    vocabulary_size = vocabulary.mask_token_id  # the mask is the first id after it
+    vocabulary_size = vocabulary.mask_token_id  # the id of the mask is the first one behind the vocabulary
     size = gcd(MAX_GROUP, vocabulary_size // gcd(MAX_RANKS, vocabulary_size))
     groups = terms.view(len(terms), -1, size)  # [R, V / size, size]
     ids = torch.arange(groups.shape[1], device=terms.device) + vocabulary.first // size
     score, group = (groups.sum(dim=-1).double().log() + gumbel(noise, ids)).max(dim=-1)
-    ends = groups[torch.arange(len(group), device=terms.device), group].double().cumsum(dim=-1)  # [R, size]
-    place = uniform(noise, torch.full((1,), IN_GROUP, device=terms.device)) * ends[:, -1:]  # [R, 1]
-    return score, group * size + (ends <= place).sum(dim=-1).clamp_max(size - 1)
+    cumulative = groups[torch.arange(len(group), device=terms.device), group].double().cumsum(dim=-1)  # [R, size]
+    target = uniform(noise, torch.full((1,), IN_GROUP, device=terms.device)) * cumulative[:, -1:]  # [R, 1]
+    return score, group * size + (cumulative <= target).sum(dim=-1).clamp_max(size - 1)
 
 
 def combine_parts(parts: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor]:
