@@ -54,6 +54,8 @@ async def test_no_request_is_lost_or_fails_when_a_workers_node_loses_its_power(c
         assert (row.failed, row.lost, row.duplicated, row.wrong) == (0, 0, 0, 0), f"{row}\n{cluster.last_logs()}"
     again = [node.docker("ps", "--quiet", "--filter", f"name={STACK}_nats") for node in (first, second)]
     assert again == buses  # no health check ended the other servers of the bus
+    for node in 10 * [first, second]:  # no read goes to the server of the lost node any more
+        assert cluster.plans(node), node.name
 
     async def is_decided() -> bool:
         lost = f"at once, after the loss of worker-{victim.name}-0"
