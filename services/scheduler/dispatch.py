@@ -96,10 +96,9 @@ class Dispatcher:
             fleet.done_batch[instances] = fleet.sent_batch[instances]  # also those whose requests were all cancelled
             self._begin_batches(run_now)
             self._send(run_now, now_s)
-            unanswered = self._unanswered_batches(rows)
         if not self._sends_ahead():
             return self._encoder.encode(run_now, rows[:0], now_s)
-        run_next, ahead = self._join_next_batch(rows, unanswered, now_s)
+        run_next, ahead = self._join_next_batch(rows, self._unanswered_batches(rows), now_s)
         return self._encoder.encode(np.concatenate([run_now, run_next]), ahead, now_s)
 
     def _divide_suspects(self, rows: Int64) -> tuple[Int64, Int64]:
@@ -158,6 +157,8 @@ class Dispatcher:
         """
         fleet, instances = self._fleet, self._table.instance[rows]
         waits = self._table.pipeline.state[rows] >= SENT
+        if np.count_nonzero(waits) == 0:
+            return np.zeros(len(rows), dtype=np.int64)
         waits &= self._last_batch(rows) > fleet.done_batch[instances]  # a late job runs in a further iteration
         unanswered = np.zeros(len(fleet.tokens), dtype=np.int64)
         waited_for = instances[waits]

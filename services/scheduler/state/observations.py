@@ -24,7 +24,7 @@ def observe_iterations(
     np.maximum.at(fleet.done_batch, instances, table.pipeline.batch[rows])
     _observe_pace(table, fleet, rows, instances, now_s)
     measured = (fleet.done_batch % MEASURE_EVERY == 0) | (fleet.observed < CONFIRMED_AFTER)
-    kept = measured[instances].nonzero()[0]  # all steps of an iteration, or none
+    kept = (measured[instances] & (latency_s > 0)).nonzero()[0]  # all steps of an iteration, or none
     if len(kept):
         _observe_costs(table, fleet, rows[kept], latency_s[kept], cached[kept])
 
