@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from shared.bus.client import Bus
+from shared.text import TextModel
 from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.tiny_model import write_tiny_model, write_tiny_weights
 
@@ -90,6 +91,12 @@ async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory without weights; see tests/support/tiny_model.py."""
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llada")
+
+
+@pytest.fixture(scope="session")
+def text(tiny_model_dir: Path) -> TextModel:
+    """That of `tiny_model_dir`."""
+    return TextModel(tiny_model_dir, "tiny-llada")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from services.scheduler.core import SchedulerCore
 from services.scheduler.events import (
     Event,
     FinishRequest,
-    InstanceLost,
     InstanceUpdated,
     RequestArrived,
     SaveCheckpoint,
@@ -20,6 +19,7 @@ from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
+from shared.arrays import unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Progress
 from tests.builders import ARRIVAL_S, draining, registered, scheduler_core
@@ -104,15 +104,23 @@ class ServedCell:
         while name not in self.finished:
             at = self.core.fleet.instance_id(self.core.table.instance[self.core.table.row_of[name]])
             other = next(each for each in self.engines if each != at)
-            self.events += [registered(other, cache_tokens=self.room), draining(at)]
+            self.events += [self._registered(other), draining(at)]
             self.cycle()
-
-    def replace_instance(self) -> None:
-        """Lose the only instance with its results, and start another."""
-        [lost] = self.engines
-        self.engines = {"b-1": self._engine("b-1", self.runners[0])}
-        self.events = [InstanceLost(lost), self._registered("b-1")]
 
     def output(self, name: str = "r") -> list[int]:
         tokens: list[int] = self.finished[name].output_ids.tolist()
         return tokens
+
+
+def written(progress: Progress) -> list[tuple[int, int]]:
+    """The positions and tokens of a message."""
+    return list(zip(unpack_int32(progress.positions).tolist(), unpack_int32(progress.tokens).tolist(), strict=True))
+
+
+def streamed(progress: Sequence[Progress]) -> dict[int, int]:
+    """The final tokens by position; none is sent twice with different values."""
+    found: dict[int, int] = {}
+    for each in progress:
+        for position, token in written(each) if not each.is_draft else ():
+            assert found.setdefault(position, token) == token
+    return found

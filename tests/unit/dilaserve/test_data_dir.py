@@ -12,12 +12,13 @@ from dilaserve.stack.up_options import DEMO_MODEL
 from shared.bus.users import BusUser
 from shared.errors import BadInput
 
-NATS_URL = "nats://u:secret@h:2"
+NOBODY = "127.0.0.1:1"  # no server answers
+NATS_URL = f"nats://u:secret@{NOBODY}"
 ADDRESSES = Addresses(
-    url="http://h:1",
+    url=f"http://{NOBODY}",
     nats_url=NATS_URL,
     nats_urls=dict.fromkeys(BusUser, NATS_URL),
-    database_url="postgresql://u:secret@h/d",
+    database_url=f"postgresql://u:secret@{NOBODY}/d",
 )
 
 
@@ -31,22 +32,13 @@ def test_only_the_owner_can_read_the_addresses(tmp_path: Path) -> None:
 
 
 async def test_doctor_shows_no_password_of_the_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dilaserve.stack.probes.ANSWER_TIMEOUT_S", 0.01)  # no server answers
-    nobody = "127.0.0.1:1"
-    write_addresses(
-        tmp_path,
-        Addresses(
-            url=f"http://{nobody}",
-            nats_url=f"nats://u:secret@{nobody}",
-            nats_urls=dict.fromkeys(BusUser, f"nats://u:secret@{nobody}"),
-            database_url=f"postgresql://u:secret@{nobody}/d",
-        ),
-    )
+    monkeypatch.setattr("dilaserve.stack.probes.ANSWER_TIMEOUT_S", 0.01)
+    write_addresses(tmp_path, ADDRESSES)
     details = [finding.detail for finding in await checks.stack(tmp_path, 0, {})]
     assert details == [
-        f"nats://{nobody} does not answer",
-        f"postgresql://{nobody}/d does not answer",
-        f"http://{nobody} is not ready: the gateway does not answer",
+        f"nats://{NOBODY} does not answer",
+        f"postgresql://{NOBODY}/d does not answer",
+        f"http://{NOBODY} is not ready: the gateway does not answer",
     ]
 
 

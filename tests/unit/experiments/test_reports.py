@@ -23,20 +23,18 @@ FLAWED: Package = {"name": "h11", "version": "0.1", "vulns": [{"id": "PYSEC-1", 
 SKIPPED: Package = {"name": "numpy", "skip_reason": "not found"}
 
 
-def output(*packages: Package) -> str:
-    return json.dumps({"dependencies": packages, "fixes": []})
-
-
-def test_a_vulnerability_is_reported_with_its_fix() -> None:
-    assert read_audit(output(CLEAN, FLAWED), "") == (["h11 0.1: PYSEC-1, fixed in 0.2"], 1)
-
-
-def test_packages_without_vulnerabilities_pass() -> None:
-    assert read_audit(output(CLEAN), "") == (["no known vulnerability in 1 packages"], 0)
-
-
-def test_a_package_that_was_not_checked_does_not_pass() -> None:
-    assert read_audit(output(CLEAN, SKIPPED), "") == (["NOT CHECKED: numpy: not found"], 3)
+@pytest.mark.parametrize(
+    ("packages", "lines", "status"),
+    [
+        ([CLEAN, FLAWED], ["h11 0.1: PYSEC-1, fixed in 0.2"], 1),
+        ([CLEAN], ["no known vulnerability in 1 packages"], 0),
+        ([CLEAN, SKIPPED], ["NOT CHECKED: numpy: not found"], 3),
+    ],
+)
+def test_packages_pass_that_were_checked_and_have_no_vulnerability(
+    packages: list[Package], lines: list[str], status: int
+) -> None:
+    assert read_audit(json.dumps({"dependencies": packages, "fixes": []}), "") == (lines, status)
 
 
 def test_an_unreachable_advisory_service_does_not_pass() -> None:

@@ -1,7 +1,5 @@
 """The pieces of a streamed text join to the outcome's text."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,11 +11,6 @@ from shared.text import TextModel
 
 BLOCK_LENGTH = 8
 OUTPUT_TOKENS = 24
-
-
-@pytest.fixture(scope="module")
-def text(tiny_model_dir: Path) -> TextModel:
-    return TextModel(tiny_model_dir, "tiny-llada")
 
 
 def stream_of(text: TextModel, stop: list[str] | None = None) -> TextStream:

@@ -1,7 +1,5 @@
 """The log-probabilities of a text's tokens."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,11 +12,6 @@ from shared.messages.requests import FinishReason, Outcome, OutcomeStatus
 from shared.text import TextModel
 from shared.token_bytes import other_bytes
 from shared.top_tokens import TopTokenTable
-
-
-@pytest.fixture(scope="module")
-def text(tiny_model_dir: Path) -> TextModel:
-    return TextModel(tiny_model_dir, "tiny-llada")
 
 
 def outcome(text: TextModel, words: str, kept: str, stop: str | None = None) -> Outcome:

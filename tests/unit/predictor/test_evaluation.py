@@ -52,14 +52,14 @@ def test_the_largest_granularity_within_the_tolerance_is_chosen() -> None:
     assert ev.largest_granularity({1: 0.20, 2: 0.19, 4: 0.21, 8: 0.2101}) == 4
 
 
+def card_of(train: list[Trajectory]) -> PredictorCard:
+    means = tokens_per_step(train, THRESHOLDS)
+    return PredictorCard(version="x", features=list(FEATURES), thresholds=list(THRESHOLDS), tokens_per_step=means)
+
+
 def test_each_kind_of_features_improves_the_estimate() -> None:
     train, held_out = fixed_trajectories(range(60)), fixed_trajectories(range(100, 130))
-    card = PredictorCard(
-        version="x",
-        features=list(FEATURES),
-        thresholds=list(THRESHOLDS),
-        tokens_per_step=tokens_per_step(train, THRESHOLDS),
-    )
+    card = card_of(train)
     full = StepPredictor(fit(examples(train)))
     progress = StepPredictor(fit(ev.without_confidences(examples(train))))
     errors = [
@@ -79,12 +79,7 @@ def test_requests_with_changing_thresholds_are_predicted_as_well() -> None:
     prefixes = [tuple(np.random.default_rng(seed).choice(THRESHOLDS, size=4)) for seed in range(200)]
     mixed = [random_trajectory(seed, prefixes[seed], THRESHOLDS[seed % 3]) for seed in range(200)]
     train = fixed_trajectories(range(60)) + mixed[:120]
-    card = PredictorCard(
-        version="x",
-        features=list(FEATURES),
-        thresholds=list(THRESHOLDS),
-        tokens_per_step=tokens_per_step(train, THRESHOLDS),
-    )
+    card = card_of(train)
     predictor = StepPredictor(fit(examples(train)))
     held_out = mixed[120:]
     assert ev.mean_relative_error(partial(ev.predicted, predictor), held_out) < 0.7 * ev.mean_relative_error(

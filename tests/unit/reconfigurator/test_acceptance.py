@@ -1,10 +1,17 @@
-"""When a plan is accepted."""
+"""When a plan is accepted, and the decision where nothing runs."""
 
 import pytest
 
+from services.reconfigurator.nodes import Node
 from services.reconfigurator.planning.acceptance import should_reconfigure
+from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.plan import Capacity, PlanStatus
 from services.reconfigurator.planning.solver import SolverStatus
+from services.reconfigurator.planning.workload_stats import PlanningSettings
+from services.reconfigurator.schedule import PlanTrigger
+from shared.messages.launch import InstanceSpec
+from shared.messages.plans import PlanState
+from shared.profile import LatencyProfile
 
 
 def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Capacity:
@@ -110,3 +117,33 @@ def test_the_reason_states_the_objectives() -> None:
     assert "0.8000 to 0.8800 (+10.0%)" in reason
     assert "5 to 6 (+20.0%)" in reason
     assert "sustains 2.0 to 2.0 times the load" in reason
+
+
+NODES = (Node(name="a", gpus=5), Node(name="b", gpus=2))
+
+
+def begin(*, nodes_up: set[str]) -> tuple[PlanState, list[InstanceSpec]]:
+    planning = PlanningSettings(thresholds=(0.9,), tp_degrees=(4, 2), batch_sizes=(32,))
+    planner = Planner(NODES, planning, {}, cached=False, solve_s=1.0)
+    now = PlanningContext(
+        requests=[],
+        threshold_uses=[],
+        trigger=PlanTrigger(1.0),
+        running=[],
+        nodes_up=nodes_up,
+        profile=LatencyProfile({}),
+        known_tokens_per_step={},
+    )
+    record = planner.decide(now, at_s=0.0)
+    return record.state, record.target
+
+
+def test_without_instances_the_smallest_degree_is_started_everywhere() -> None:
+    state, target = begin(nodes_up={"a", "b"})
+    places = [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
+    assert state is PlanState.RUNNING
+    assert target == [InstanceSpec(node=node, gpus=gpus) for node, gpus in places]
+
+
+def test_without_nodes_nothing_is_started() -> None:
+    assert begin(nodes_up=set()) == (PlanState.STAYED, [])

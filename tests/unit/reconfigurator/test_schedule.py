@@ -1,9 +1,11 @@
-"""When the next decision is due."""
+"""When the next decision is due, and which instances count as lost."""
 
 import numpy as np
 import pytest
 
+from services.reconfigurator.losses import LossWatch
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger, outgrown
+from shared.messages.launch import InstanceSpec
 
 INTERVAL_S, WINDOW_S, RECENT_S = 300.0, 300.0, 60.0
 WHOLE = PlanTrigger(WINDOW_S)
@@ -114,3 +116,47 @@ def test_an_early_decision_states_its_trigger() -> None:
     assert reason.startswith("early, as the last 60 s outgrew the plan")
     assert reason.endswith("80% more to come: neither")
     assert PlanTrigger(WINDOW_S, lost=("a", "b")).explain("neither") == "at once, after the loss of a, b: neither"
+
+
+A, B = (InstanceSpec(node=node, gpus=(0,)) for node in "ab")
+
+
+def test_an_instance_that_served_and_ended_without_a_plan_is_lost_until_a_decision() -> None:
+    watch = LossWatch()
+    assert not watch.update(running=[A, B], serving=[A, B], stopped=[])
+    assert watch.update(running=[A], serving=[A], stopped=[])
+    assert watch.lost == {B}
+    assert watch.update(running=[A], serving=[A], stopped=[])
+    watch.forget([B])
+    assert not watch.update(running=[A], serving=[A], stopped=[])
+
+
+def test_an_instance_that_a_plan_stops_is_not_lost() -> None:
+    watch = LossWatch()
+    watch.update(running=[A, B], serving=[A, B], stopped=[])
+    assert not watch.update(running=[A], serving=[A], stopped=[B])
+
+
+def test_an_instance_that_never_served_is_not_lost() -> None:
+    watch = LossWatch()
+    watch.update(running=[A, B], serving=[A], stopped=[])
+    assert not watch.update(running=[A], serving=[A], stopped=[])
+
+
+def test_an_instance_that_is_back_can_be_lost_again() -> None:
+    watch = LossWatch()
+    watch.update(running=[A], serving=[A], stopped=[])
+    watch.update(running=[], serving=[], stopped=[])
+    watch.forget([A])
+    watch.update(running=[A], serving=[A], stopped=[])
+    assert watch.update(running=[], serving=[], stopped=[])
+
+
+def test_a_loss_that_the_decision_did_not_consider_stays() -> None:
+    watch = LossWatch()
+    watch.update(running=[A, B], serving=[A, B], stopped=[])
+    watch.update(running=[A], serving=[A], stopped=[])
+    considered = watch.lost
+    watch.update(running=[], serving=[], stopped=[])
+    watch.forget(considered)
+    assert watch.lost == {A}

@@ -1,6 +1,7 @@
-"""Invalid messages of workers and invalid checkpoints cost at most the progress of their own requests."""
+"""Invalid messages and checkpoints, and instances in quarantine, cost at most the progress of their own requests."""
 
 import dataclasses
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import FinishRequest, SaveCheckpoint, SendJobs
+from services.scheduler.events import FinishRequest, InstanceLost, InstanceQuarantined, RequestArrived, SaveCheckpoint
 from services.scheduler.state.checkpoints import take_checkpoint
 from services.scheduler.state.invalid_results import invalid_steps
 from services.scheduler.state.output_buffer import MASKED
@@ -18,7 +19,8 @@ from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepFailure, StepResults, StepTopTokens
 from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
-from tests.support.scripted_worker import ScriptedWorker
+from tests.support.scripted_cell import ScriptedCell, jobs_in
+from tests.support.scripted_worker import FIRST_TOKEN, ScriptedWorker
 
 VOCAB = 10_000
 COLUMNS = ("tickets", "steps", "counts", "tokens", "confidences", "confidence_stats", "missing")
@@ -28,10 +30,6 @@ def core_with(*instances: str) -> SchedulerCore:
     core = scheduler_core(vocab_size=VOCAB, end_ids=())
     core.cycle([registered(name) for name in instances], ARRIVAL_S)
     return core
-
-
-def jobs_of(commands: list[object]) -> list[SendJobs]:
-    return [command for command in commands if isinstance(command, SendJobs) and command.jobs.tickets]
 
 
 def with_first(results: StepResults, column: str, value: float) -> StepResults:
@@ -57,7 +55,7 @@ def with_first(results: StepResults, column: str, value: float) -> StepResults:
 )
 def test_an_invalid_value_costs_only_its_own_requests_step(column: str, value: float) -> None:
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_of(core.cycle([arrival("bad"), arrival("good")], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("bad"), arrival("good")], ARRIVAL_S))
     core.cycle([with_first(worker.run(sent.jobs), column, value)], ARRIVAL_S)
     table = core.table
     bad, good = (table.row_of[name] for name in ("bad", "good"))
@@ -70,7 +68,7 @@ def test_a_request_with_only_invalid_results_fails_after_its_attempts() -> None:
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
     commands = core.cycle([arrival("r")], ARRIVAL_S)
     for _ in range(MAX_ATTEMPTS):
-        [sent] = jobs_of(commands)  # type: ignore[arg-type]
+        [sent] = jobs_in(commands)
         commands = core.cycle([with_first(worker.run(sent.jobs), "tokens", -1)], ARRIVAL_S)
     [finish] = [command for command in commands if isinstance(command, FinishRequest)]
     assert finish.status is OutcomeStatus.FAILED
@@ -79,15 +77,15 @@ def test_a_request_with_only_invalid_results_fails_after_its_attempts() -> None:
 
 def test_after_an_invalid_result_the_step_runs_on_another_instance() -> None:
     core, worker = core_with("a-1", "b-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_of(core.cycle([arrival("r")], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("r")], ARRIVAL_S))
     results = msgspec.structs.replace(worker.run(sent.jobs), instance_id=sent.instance_id)
-    [again] = jobs_of(core.cycle([with_first(results, "tokens", -1)], ARRIVAL_S))  # type: ignore[arg-type]
+    [again] = jobs_in(core.cycle([with_first(results, "tokens", -1)], ARRIVAL_S))
     assert again.instance_id != sent.instance_id
 
 
 def test_the_top_tokens_of_a_late_result_are_dropped() -> None:
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_of(core.cycle([arrival("r", logprobs=True, top_logprobs=1)], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("r", logprobs=True, top_logprobs=1)], ARRIVAL_S))
     [ticket], results = unpack_int64(sent.jobs.tickets).tolist(), worker.run(sent.jobs)
 
     def with_top(token: int) -> StepResults:
@@ -105,10 +103,10 @@ def test_the_top_tokens_of_a_late_result_are_dropped() -> None:
 @pytest.mark.parametrize("column", COLUMNS)
 def test_the_steps_of_malformed_results_run_again_at_once(column: str) -> None:
     core, workers = core_with("a-1", "b-1"), {name: ScriptedWorker(name, per_step=4) for name in ("a-1", "b-1")}
-    sent = jobs_of(core.cycle([arrival("r"), arrival("s")], ARRIVAL_S))  # type: ignore[arg-type]
+    sent = jobs_in(core.cycle([arrival("r"), arrival("s")], ARRIVAL_S))
     bad, good = (workers[jobs.instance_id].run(jobs.jobs) for jobs in sent)
     bad = msgspec.structs.replace(bad, **{column: getattr(bad, column) + b"\0"})
-    [*_, again] = jobs_of(core.cycle([bad, good], ARRIVAL_S))  # type: ignore[arg-type]
+    [*_, again] = jobs_in(core.cycle([bad, good], ARRIVAL_S))
     [refused] = core.table.pipeline.in_flight().tolist()  # it is a suspect, and runs alone
     assert (core.table.steps[refused], core.table.attempts[refused]) == (0, 1)
     assert again.instance_id == good.instance_id
@@ -117,7 +115,7 @@ def test_the_steps_of_malformed_results_run_again_at_once(column: str) -> None:
 @pytest.mark.parametrize("latency_s", [float("nan"), float("inf"), -1.0, 1e300])
 def test_an_impossible_latency_does_not_reach_the_statistics(latency_s: float) -> None:
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_of(core.cycle([arrival("r")], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("r")], ARRIVAL_S))
     core.cycle([msgspec.structs.replace(worker.run(sent.jobs), latency_s=latency_s)], ARRIVAL_S)
     row = core.table.row_of["r"]
     assert (core.table.steps[row], core.table.step_s[row]) == (1, 0.0)
@@ -126,7 +124,7 @@ def test_an_impossible_latency_does_not_reach_the_statistics(latency_s: float) -
 @pytest.mark.parametrize("cached", [-(2**31), -1, 65, 2**31 - 1])
 def test_an_impossible_number_of_cached_tokens_does_not_reach_the_costs(cached: int) -> None:
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_of(core.cycle([arrival("r", prompt_tokens=64)], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("r", prompt_tokens=64)], ARRIVAL_S))
     results = msgspec.structs.replace(worker.run(sent.jobs), cached=pack_int32([cached]), latency_s=1.0)
     core.cycle([results], ARRIVAL_S)
     row = core.table.row_of["r"]
@@ -137,10 +135,10 @@ def test_an_impossible_number_of_cached_tokens_does_not_reach_the_costs(cached: 
 def test_only_the_first_step_counts_the_cached_tokens_of_the_prompt() -> None:
     """A later arrival finds the pages that the request itself has written."""
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_of(core.cycle([arrival("r", prompt_tokens=64)], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("r", prompt_tokens=64)], ARRIVAL_S))
     for cached in (32, 64):
         results = msgspec.structs.replace(worker.run(sent.jobs), cached=pack_int32([cached]))
-        [sent] = jobs_of(core.cycle([results], ARRIVAL_S))  # type: ignore[arg-type]
+        [sent] = jobs_in(core.cycle([results], ARRIVAL_S))
     row = core.table.row_of["r"]
     assert core.table.cached_tokens[row] == 32
     assert take_checkpoint(core.table, row).cached_tokens == 32
@@ -170,7 +168,7 @@ bytes_of_any_length = st.binary(max_size=48)
 def test_no_result_ends_the_scheduler_or_writes_an_invalid_token(results: StepResults, keeps: set[str]) -> None:
     """Some columns are those of a valid answer, the others are arbitrary bytes."""
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_of(core.cycle([arrival("r"), arrival("s")], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("r"), arrival("s")], ARRIVAL_S))
     valid = worker.run(sent.jobs)
     core.cycle([msgspec.structs.replace(results, **{name: getattr(valid, name) for name in keeps})], ARRIVAL_S)
     written = core.table.outputs.tokens[core.table.outputs.tokens != MASKED]
@@ -180,7 +178,7 @@ def test_no_result_ends_the_scheduler_or_writes_an_invalid_token(results: StepRe
 def saved_checkpoint() -> SaveCheckpoint:
     """That of a request with two blocks, after the first one."""
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=32)
-    [sent] = jobs_of(core.cycle([arrival("r", output_tokens=64)], ARRIVAL_S))  # type: ignore[arg-type]
+    [sent] = jobs_in(core.cycle([arrival("r", output_tokens=64)], ARRIVAL_S))
     [saved] = [c for c in core.cycle([worker.run(sent.jobs)], ARRIVAL_S) if isinstance(c, SaveCheckpoint)]
     return saved
 
@@ -218,3 +216,43 @@ def test_a_step_is_invalid_exactly_if_it_has_a_position_twice(steps: list[list[i
     found = invalid_steps(counts, positions, *others, stats, vocab_size=10, mask_token_id=9)
     expected = [len(set(step)) < len(step) for step in steps]
     assert (found.tolist() if found is not None else [False] * len(steps)) == expected
+
+
+def short(name: str, *, stream: bool = False) -> RequestArrived:
+    return arrival(name, prompt_tokens=3, output_tokens=8, block_length=4, stream=stream)
+
+
+def test_requests_of_a_quarantined_instance_start_again_on_another() -> None:
+    cell = ScriptedCell(scheduler_core(), {"a-1": ScriptedWorker("a-1", per_step=4)})
+    core = cell.core
+    cell.answer(cell.send(registered("a-1"), short("r"), short("streamed", stream=True)))
+    rows = [core.table.row_of[name] for name in ("r", "streamed")]
+    assert [int(core.table.block[row]) for row in rows] == [1, 1]
+    commands = cell.send(InstanceQuarantined("a-1"), InstanceLost("a-1"))
+    assert (core.table.output_ids(rows[0]) == MASKED).all()
+    assert [int(core.table.block[row]) for row in rows] == [0, 1]  # clients have read the tokens of the other
+    assert core.table.attempts[rows].tolist() == [0, 0]
+    assert not core.table.suspect[rows].any()
+    [saved] = [c for c in commands if isinstance(c, SaveCheckpoint)]
+    assert (saved.request_id, saved.checkpoint.output_ids) == ("r", b"")  # the next scheduler starts it again, too
+    cell.workers["b-1"] = ScriptedWorker("b-1", per_step=4)
+    cell.serve(cell.send(registered("b-1")))
+    assert len(cell.finished) == 2
+    for finish in cell.finished:
+        assert finish.status is OutcomeStatus.COMPLETED
+        assert finish.output_ids.tolist() == list(range(FIRST_TOKEN, FIRST_TOKEN + 8))
+        assert finish.stats is not None
+        assert "a-1" in finish.stats.instances
+        assert finish.stats.mean_threshold <= max(core.settings.thresholds)
+        assert ("a-1" in finish.written_by) is finish.arrived.request.stream
+
+
+def test_a_quarantine_fails_a_request_that_had_too_many_attempts_before() -> None:
+    """The scheduler before stopped after the checkpoint and before the outcome."""
+    before, core = scheduler_core(), scheduler_core()
+    before.cycle([short("r")], ARRIVAL_S)
+    checkpoint = msgspec.structs.replace(take_checkpoint(before.table, 0), attempts=MAX_ATTEMPTS)
+    core.cycle([registered("a-1"), replace(short("r"), checkpoint=checkpoint)], ARRIVAL_S)
+    commands = core.cycle([InstanceQuarantined("a-1"), InstanceLost("a-1")], ARRIVAL_S + 1)
+    [finish] = [c for c in commands if isinstance(c, FinishRequest)]
+    assert finish.status is OutcomeStatus.FAILED

@@ -66,17 +66,6 @@ def serve(
     raise AssertionError("the requests do not end")
 
 
-def test_a_request_is_denoised_block_by_block() -> None:
-    core = scheduler_core()
-    [finish] = serve(core, {"a-1": Worker()}, core.cycle([registered(), arrival("r")], 100.5))
-    assert finish.status is OutcomeStatus.COMPLETED
-    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
-    assert finish.stats is not None
-    assert (finish.stats.steps, finish.stats.instances, finish.stats.migrations) == (4, ["a-1"], 0)
-    assert finish.stats.mean_threshold == pytest.approx(0.9)
-    assert finish.stats.latency_s == pytest.approx(1.0)
-
-
 def test_a_request_without_a_seed_has_its_own_reproducible_seed() -> None:
     seeds = []
     for _ in range(2):
@@ -115,14 +104,6 @@ def test_no_step_is_sent_across_blocks_if_the_request_may_move_or_has_stop_strin
     core = scheduler_core(lookahead=1)
     [sent] = of_kind(core.cycle([registered(), arrival("r", stop=["."])], 100.5), SendJobs)
     assert jobs_of(sent) == [(0, 0), (1, 0)]
-
-
-def test_a_step_sent_across_blocks_does_not_run_after_the_end_of_the_text() -> None:
-    core, worker = scheduler_core(lookahead=1), Worker(per_step=4, end_at=2)
-    [first] = of_kind(core.cycle([registered(), arrival("r", output=12)], 100.5), SendJobs)
-    [result] = [results for results in worker.run_each(first.jobs) if results.tickets]
-    [finish] = of_kind(core.cycle([result], 100.6), FinishRequest)
-    assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
 def test_the_state_is_sent_only_with_the_first_step() -> None:
@@ -173,13 +154,6 @@ def test_a_resumed_request_whose_text_has_ended_is_finished_at_once() -> None:
     assert finish.output_ids.tolist() == [10, 11, END_ID, 13]
 
 
-def test_requests_go_to_the_instance_with_the_fewest_tokens() -> None:
-    core = scheduler_core()
-    core.cycle([registered("a-1"), registered("b-1"), arrival("long", output=64), arrival("short", output=8)], 100.0)
-    core.cycle([arrival("next")], 100.1)
-    assert core.fleet.instance_id(int(core.table.instance[core.table.row_of["next"]])) == "b-1"
-
-
 def test_higher_priority_is_placed_first() -> None:
     core = scheduler_core()
     commands = core.cycle([registered(max_batch_requests=1), arrival("low"), arrival("high", priority=5)], 100.0)
@@ -206,24 +180,6 @@ def test_a_failed_step_ends_its_request_with_the_reason(field: str | None, statu
     results = StepResults(instance_id="a-1", epoch=EPOCH, failures=[failure])
     [finish] = of_kind(core.cycle([results], 100.1), FinishRequest)
     assert (finish.status, finish.error, finish.field) == (status, "no text matches", field)
-
-
-def test_requests_of_a_lost_instance_continue_elsewhere_with_their_tokens() -> None:
-    core = scheduler_core()
-    worker = Worker("a-1")
-    [first] = of_kind(core.cycle([registered("a-1"), arrival("r")], 100.0), SendJobs)
-    core.cycle([worker.run(first.jobs)], 100.1)
-    commands = core.cycle([registered("b-1"), InstanceLost("a-1")], 100.2)
-    [moved] = of_kind(commands, SendJobs)
-    state = moved.jobs.states[0]
-    assert unpack_int32(state.canvas).tolist()[3:5] == [10, 11]
-    known = unpack_float32(state.confidences)
-    assert (known[:2] > 0).all()
-    assert not known[2:].any()
-    [finish] = serve(core, {"b-1": Worker("b-1")}, commands)
-    assert finish.output_ids.tolist() == [10 + i for i in range(8)]
-    assert finish.stats is not None
-    assert (finish.stats.instances, finish.stats.migrations) == (["a-1", "b-1"], 1)
 
 
 def test_drops_are_sent_before_their_request_can_come_back_with_its_ticket() -> None:

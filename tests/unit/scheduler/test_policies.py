@@ -55,14 +55,6 @@ def test_load_control_counts_the_tokens_that_steps_feed(*, exact: bool, tokens: 
     assert cell.core.load.least_tokens == tokens
 
 
-def test_load_control_lowers_the_thresholds_of_competing_requests() -> None:
-    """Each of sixty requests alone could use 0.9 within the SLO, but all together cannot."""
-    cell, free = make_cell({"a-1": 1}), make_cell({"a-1": 1}, load_control=False)
-    requests = [arrival(f"r{i}", slo_s=300.0) for i in range(60)]
-    [limited], [unlimited] = jobs_in(cell.send(*requests)), jobs_in(free.send(*requests))
-    assert unpack_float32(limited.jobs.thresholds).mean() < unpack_float32(unlimited.jobs.thresholds).mean()
-
-
 @pytest.mark.parametrize(
     ("later_s", "came"), [(LOAD_CONTROL_INTERVAL_S, []), (0.0, ["new"])], ids=["in time", "one comes"]
 )

@@ -57,21 +57,14 @@ def test_totals_rates_and_shares_count_what_happened() -> None:
     assert stats.cycle_mean_s == pytest.approx(CYCLE_S)
 
 
-def test_requests_before_the_window_count_only_in_the_totals() -> None:
-    observed = ObservedCell(make_cell({"a-1": 1}, per_step=4))
-    observed.serve(arrival("r"))
-    assert observed.stats(START_S + 1.0).rps == 1.0
-    later = observed.stats(START_S + 2 * WINDOW_S)
-    assert (later.completed, later.rps, later.tokens_per_s) == (1, 0.0, 0.0)
-    assert (later.slo_attainment, later.mean_threshold, later.latency_p50_s) == (None, None, None)
-
-
-def test_the_last_figures_stay_with_their_time() -> None:
+def test_requests_before_the_window_count_only_in_the_totals_and_in_the_last_figures() -> None:
     observed = ObservedCell(make_cell({"a-1": 1}, per_step=4))
     assert observed.stats(START_S).last is None
     observed.serve(arrival("r", slo_s=100.0))
-    recent = observed.stats(START_S + 1.0)
-    later = observed.stats(START_S + 2 * WINDOW_S)
+    recent, later = observed.stats(START_S + 1.0), observed.stats(START_S + 2 * WINDOW_S)
+    assert recent.rps == 1.0
+    assert (later.completed, later.rps, later.tokens_per_s) == (1, 0.0, 0.0)
+    assert (later.slo_attainment, later.mean_threshold, later.latency_p50_s) == (None, None, None)
     assert recent.last == later.last
     assert later.last is not None
     assert (later.last.at_s, later.last.slo_attainment) == (START_S + 1.0, 1.0)
@@ -122,13 +115,9 @@ def test_a_stall_is_the_time_without_a_step_while_requests_are_on_an_instance() 
     assert observed.stats(START_S + 57.0).stalled_s == pytest.approx(7.0)
     observed.cell.send(*observed.cell.answers(commands))
     assert observed.stats(START_S + 58.0).stalled_s == 0.0
-
-
-def test_without_an_instance_nothing_is_stalled() -> None:
-    observed = ObservedCell(make_cell({}, per_step=4))
-    observed.cell.send(arrival("r"))
-    observed.stats(START_S)
-    assert observed.stats(START_S + 60.0).stalled_s == 0.0
+    waiting = ObservedCell(make_cell({}))
+    waiting.cell.send(arrival("r"))
+    assert [waiting.stats(START_S + later_s).stalled_s for later_s in (0.0, 60.0)] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -43,8 +43,8 @@ def iterate(table: RequestTable, fleet: Fleet, latency_s: float, times: int, *, 
     """Cache steps of `rows`, or all requests, one iteration after the other."""
     rows = table.ticket.nonzero()[0] if rows is None else rows
     n = len(rows)
-    for i in range(times):
-        now_s = NOW_S + i * latency_s
+    for _ in range(times):
+        now_s = max(NOW_S, float(table.last_result_s[rows].max())) + latency_s
         fleet.sent_batch[0] += 1
         table.pipeline.send(rows, np.full(n, 0.9), np.full(n, CACHE, np.int32), now_s, fleet.sent_batch[[0] * n])
         observe_iterations(table, fleet, rows, np.full(n, latency_s), np.zeros(n, np.int32), now_s)
@@ -169,20 +169,8 @@ def test_the_pace_follows_a_change_and_counts_iterations_that_a_request_sits_out
     assert fleet.pace_s[0] == pytest.approx(0.2, rel=0.05)
     first, second = table.ticket.nonzero()[0][:2]
     for _ in range(150):
-        fleet.sent_batch[0] += 1
-        for rows in ([first, second], [first]):
-            iterate_at = table.last_result_s[first] + 0.2
-            table.pipeline.send(
-                np.array(rows),
-                np.full(len(rows), 0.9),
-                np.full(len(rows), CACHE, np.int32),
-                0.0,
-                np.ones(len(rows), np.int64),
-            )
-            observe_iterations(
-                table, fleet, np.array(rows), np.full(len(rows), 0.2), np.zeros(len(rows), np.int32), iterate_at
-            )
-            table.pipeline.complete(np.array(rows), np.zeros(len(rows), np.bool_))
+        iterate(table, fleet, 0.2, 1, rows=np.array([first, second]))
+        iterate(table, fleet, 0.2, 1, rows=np.array([first]))
     assert 0.22 < fleet.pace_s[0] < 0.38
 
 

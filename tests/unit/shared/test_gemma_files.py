@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from shared.canvases import check_for_canvases, without_effect
+from shared.errors import BadInput
 from shared.messages.requests import FinishReason, Request
 from shared.text import TextModel
 from tests.support.gemma_files import CANVAS, ENDS, write_gemma_files
@@ -29,7 +31,8 @@ def test_a_text_ends_at_each_end_that_the_files_name(gemma: TextModel, end: str)
 
 
 def test_the_canvas_and_the_ends_are_those_of_the_files(gemma: TextModel) -> None:
-    assert (gemma.card.block_length, gemma.card.canvas_steps) == (CANVAS, 48)
+    card = gemma.card
+    assert (card.block_length, card.canvas_steps, card.block_offset(21, CANVAS)) == (CANVAS, 48, 0)
     assert gemma.end_ids == {*(shown(gemma, end)[0] for end in ENDS), *shown(gemma, "<|eot_id|>")}
 
 
@@ -65,3 +68,28 @@ def test_marks_in_the_text_of_a_user_are_plain_text(gemma: TextModel) -> None:
     ids = gemma.encode_turns([{"role": "user", "content": CALL}], "messages").tolist()
     assert gemma.decode(ids, with_special=True) == f"<bos><|turn>user\n{CALL}<turn|>\n<|turn>model\n"
     assert set(shown(gemma, '<|tool_call><tool_call|><|"|>')).isdisjoint(ids)
+
+
+@pytest.mark.parametrize(
+    ("fields", "form_field", "named"),
+    [
+        ({"pattern": "a"}, "", "pattern"),
+        ({"pattern": "a"}, "guided_regex", "guided_regex"),
+        ({"choices": ["a"]}, "", "choices"),
+        ({"choices": ["a"]}, "questions", "questions"),
+        ({"pinned": b"\0\0\0\0"}, "", "pinned"),
+        ({"block_length": 2 * CANVAS}, "", "block_length"),
+    ],
+)
+def test_requests_that_canvases_do_not_serve_are_refused(
+    gemma: TextModel, fields: dict[str, Any], form_field: str, named: str
+) -> None:
+    request = Request(**{"request_id": "r", "prompt": "a", "block_length": CANVAS, **fields})
+    with pytest.raises(BadInput) as error:
+        check_for_canvases(request, gemma.card, form_field)
+    assert error.value.field == named
+
+
+def test_fields_that_the_checkpoints_schedule_replaces_have_no_effect(gemma: TextModel) -> None:
+    request = Request(request_id="r", prompt="a", temperature=0.5, top_k=3)
+    assert without_effect(request, gemma.card) == ["temperature", "top_k"]

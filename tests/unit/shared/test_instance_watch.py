@@ -101,37 +101,23 @@ async def test_only_new_and_changed_instances_are_reported() -> None:
     assert cell.updated == ["i-1", "i-1"]
 
 
-async def test_rejected_and_unreadable_registrations_are_absent() -> None:
-    cell = Cell()
-    await cell.heartbeat("i-1", model=model_card(name="x"))
-    await cell.receive("i-2", b"\xc1")
-    assert cell.present() == cell.updated == []
-
-
-async def test_a_registration_under_another_id_is_absent() -> None:
-    cell = Cell()
-    await cell.receive("i-1", encode(instance("other-1")))
-    assert cell.present() == []
+IMPOSSIBLE: list[dict[str, int]] = [
+    *({"max_batch_requests": 1 << 40}, {"max_batch_requests": 0}, {"max_batch_tokens": -1}),
+    *({"cache_tokens": 1 << 31}, {"tp_degree": 0}),
+]
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("instance_id", "data"),
     [
-        {"max_batch_requests": 1 << 40},
-        {"max_batch_requests": 0},
-        {"max_batch_tokens": -1},
-        {"cache_tokens": 1 << 31},
-        {"tp_degree": 0},
+        ("i-1", encode(instance("i-1", model=model_card(name="x")))),
+        ("i-1", b"\xc1"),
+        ("i-1", encode(instance("other-1"))),
+        *(("i-1", encode(instance("i-1", **fields))) for fields in IMPOSSIBLE),
+        *((name.rpartition(".")[2], encode(instance(name))) for name in ("a.b-1", "a b", "", "x" * 129, "a\n")),
     ],
 )
-async def test_a_registration_with_an_impossible_capacity_is_absent(fields: dict[str, int]) -> None:
+async def test_a_rejected_unreadable_or_impossible_registration_is_absent(instance_id: str, data: bytes) -> None:
     cell = Cell()
-    await cell.heartbeat("i-1", **fields)
-    assert cell.present() == []
-
-
-@pytest.mark.parametrize("instance_id", ["a.b-1", "a b", "", "x" * 129, "a\n"])
-async def test_an_instance_id_is_one_token_of_a_subject(instance_id: str) -> None:
-    cell = Cell()
-    await cell.receive(instance_id.rpartition(".")[2], encode(instance(instance_id)))
-    assert cell.present() == []
+    await cell.receive(instance_id, data)
+    assert cell.present() == cell.updated == []

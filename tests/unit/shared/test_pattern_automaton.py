@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.errors import BadInput, RetryLater
 from shared.patterns import automaton
 from shared.patterns.automaton import compile_pattern, without_anchors
-from shared.patterns.byte_automaton import MAX_STATES, PatternAutomaton, longest_text, read_automaton
+from shared.patterns.byte_automaton import MAX_STATES, longest_text, read_automaton
 from shared.patterns.compile import END, useful
 from shared.patterns.compile_budget import LARGE, Budget, BudgetExceeded, limited_to
 from tests.support.pattern_texts import draw_text
@@ -20,19 +20,10 @@ PATTERNS = ("(ab|ba)+", "a*b?", "[^a]{2}", "(a|b)*aab", "é+|b", "[0-9]{1,3}", "
 texts = st.text(alphabet="abBAé9xyz", max_size=6)
 
 
-def accepts(automaton: PatternAutomaton, text: str) -> bool:
-    state = 0
-    for byte in text.encode():
-        state = int(automaton.next_state[state, byte])
-        if state < 0:
-            return False
-    return bool(automaton.accepting[state])
-
-
 @settings(max_examples=80)
 @given(st.sampled_from(PATTERNS), texts)
 def test_a_text_is_accepted_if_and_only_if_the_whole_text_matches(pattern: str, text: str) -> None:
-    assert accepts(compile_pattern(pattern), text) == bool(re.fullmatch(pattern, text))
+    assert compile_pattern(pattern).accepts(text) == bool(re.fullmatch(pattern, text))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -92,7 +83,7 @@ def test_a_pattern_at_the_limit_of_states_takes_few_seconds(pattern: str) -> Non
 
 def test_anchors_around_the_pattern_change_nothing() -> None:
     assert [without_anchors(p) for p in ("^a$", "a", r"^a\$", r"a\\$", "$")] == ["a", "a", r"a\$", r"a\\", ""]
-    assert accepts(compile_pattern("^a|b$"), "b")
+    assert compile_pattern("^a|b$").accepts("b")
 
 
 @pytest.mark.parametrize("pattern", ["(a", r"(a)\1", "a(?=b)", r"\bfoo", "a{9,1}"])
@@ -124,7 +115,7 @@ def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now(monkeypatc
 def test_a_pattern_that_exceeds_its_budget_compiles_with_a_larger_one(pattern: str) -> None:
     with limited_to(Budget(10_000, seconds=1)), pytest.raises(BudgetExceeded):
         compile_pattern(f"^x?{pattern}")
-    assert accepts(compile_pattern(f"^x?{pattern}"), "a" * 12)
+    assert compile_pattern(f"^x?{pattern}").accepts("a" * 12)
 
 
 @pytest.mark.slow

@@ -127,20 +127,6 @@ def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused:
     assert [text for text in refused if automaton.accepts(text)] == []
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "string", "minLength": 12, "maxLength": 2},
-        {"type": "array", "minItems": 5, "maxItems": 1},
-        {"type": "object", "minProperties": 2, "maxProperties": 1},
-        {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2, "maxProperties": 1},
-    ],
-)
-def test_a_range_without_a_value_is_refused(schema: Any) -> None:
-    with pytest.raises(BadInput, match="is above the maximum"):
-        schema_part(schema)
-
-
 def test_a_part_that_is_left_out_is_named() -> None:
     left_out: list[str] = []
     schema_part({"properties": {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?=b)"}]}}}, "tool", left_out)

@@ -1,6 +1,5 @@
 """The tokenizer of the tiny model."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,6 @@ from hypothesis import strategies as st
 from shared.errors import BadInput
 from shared.messages.requests import ChatMessage, FinishReason, Request
 from shared.text import MAX_LABEL_TOKENS, TextModel
-
-
-@pytest.fixture(scope="module")
-def text(tiny_model_dir: Path) -> TextModel:
-    return TextModel(tiny_model_dir, "tiny-llada")
 
 
 def test_any_text_round_trips_through_the_tokenizer(text: TextModel) -> None:

@@ -17,7 +17,7 @@ from shared.arrays import Float64, pack_int32, unpack_float32
 from shared.messages.steps import RequestState
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, jobs_for, read_results, run_step
 
 LABELS = [[5, 6], [5, 7, 8], [9]]
 ENDS = [1, 2]
@@ -43,9 +43,8 @@ def decode(
     found: list[Float64] = []
     while not mine.done and not set(ENDS) & set(mine.output.tolist()):
         jobs = jobs_for([each for each in decodes if not each.done])
-        engine.accept(replace(jobs, states=[s if s.ticket else with_labels(s, labels) for s in jobs.states]))
-        results = engine.iterate()
-        assert results is not None
+        states = [s if s.ticket else with_labels(s, labels) for s in jobs.states]
+        results = run_step(engine, replace(jobs, states=states))
         assert not results.failures
         assert [each.ticket for each in results.choices] == [0]
         found += [unpack_float32(each.probabilities).astype(np.float64) for each in results.choices]

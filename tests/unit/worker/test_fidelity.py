@@ -1,7 +1,7 @@
-"""Logits and decoding traces are those of the published reference implementations, one by one and batched."""
+"""Logits, routes and traces are those of the published reference implementations: alone, batched, cached, and split."""
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -12,35 +12,23 @@ from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
+from services.worker.engine.cache_mode import CacheMode, check_mode
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, EditRule, RequestTrace, decode_together
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
-from services.worker.model.decoder import PackedDecoder
+from services.worker.model.decoder import PackedDecoder, Shard
+from services.worker.model.experts import ExpertMlp, Router, choose_experts
+from services.worker.model.families import read_config
+from services.worker.model.families.config import Experts
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
-from tests.support.engines import MODES, assert_traces, decode_cases
-from tests.support.golden import RELATIVES, SETS, directory, threshold_cases
+from shared.errors import BadInput
+from tests.support.engines import CONFIDENCE_ATOL, MODES, assert_traces, decode_cases
+from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, RELATIVES, SETS, GoldenCase, directory, threshold_cases
 from tests.support.packed_forward import forward_packed
 
-
-@cache
-def runner_of(model: Path) -> Runner:
-    return Runner(load(model, torch.float32, "cpu"), cache_tokens=4096)
-
-
-@pytest.mark.parametrize("name", [*SETS, *RELATIVES])
-@pytest.mark.parametrize("mode", MODES)
-def test_all_cases_in_one_batch_and_some_alone_match_the_reference_traces(name: str, mode: str) -> None:
-    cases = threshold_cases((name,), (mode,))
-    if cases:  # of each family, the authors' code has some of the modes
-        assert_traces(decode_cases(cases, runner_of(directory(name))), cases)
-    for case in cases[::4]:
-        assert_traces(decode_cases([case], runner_of(directory(name))), [case])
-
-
-@pytest.mark.parametrize("name", [*SETS, *RELATIVES])
-def test_each_set_has_traces_of_several_thresholds(name: str) -> None:
-    assert len({case.threshold for case in threshold_cases((name,), tuple(MODES))}) >= 3
-
-
+# The vectors of the other seeds, which lie beside the project, show the same.
+SLOW_SETS = [pytest.param(name, marks=[] if name.endswith("seed1") else pytest.mark.slow) for name in BLOCK_SETS]
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
 CACHE_TOKENS = 256
 
@@ -50,18 +38,13 @@ def decoder_of(name: str) -> PackedDecoder:
     return load(directory(name), torch.float32, "cpu")
 
 
-def sequence(ids: Tensor) -> SequenceState:
-    """A request with an empty prompt and one block, with its own cache entries."""
-    canvas = ids.numpy().astype(np.int32)
-    known = np.full(len(ids), np.nan, dtype=np.float32)
-    return SequenceState(0, 0, len(ids), canvas, known, kv_start=0)
+@cache
+def runner_of(name: str) -> Runner:
+    return Runner(decoder_of(name), cache_tokens=8192)
 
 
 def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = None) -> list[Tensor]:
     """The logits of what each part feeds: [stop - start, V]."""
-    if store is None:
-        for part in parts:
-            part.sequence.kv_start = NO_REGION
     batch = pack(parts, decoder.config)
     hidden = forward_packed(decoder, batch, store)
     return list(torch.split(decoder.logits(hidden), batch.lengths.tolist()))
@@ -69,6 +52,28 @@ def forward(decoder: PackedDecoder, parts: list[Part], store: KvStore | None = N
 
 def assert_close(own: Tensor, reference: Tensor) -> None:
     torch.testing.assert_close(own, reference, atol=LOGITS_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("name", [*SETS, *RELATIVES])
+@pytest.mark.parametrize("mode", MODES)
+def test_all_cases_in_one_batch_and_some_alone_match_the_reference_traces(name: str, mode: str) -> None:
+    cases = threshold_cases((name,), (mode,))
+    if cases:  # of each family, the authors' code has some of the modes
+        assert_traces(decode_cases(cases, runner_of(name)), cases)
+    for case in cases[::4]:
+        assert_traces(decode_cases([case], runner_of(name)), [case])
+
+
+@pytest.mark.parametrize("name", [*SETS, *RELATIVES])
+def test_each_set_has_traces_of_several_thresholds(name: str) -> None:
+    assert len({case.threshold for case in threshold_cases((name,), tuple(MODES))}) >= 3
+
+
+def sequence(ids: Tensor, block_length: int = 0, kv_start: int = NO_REGION) -> SequenceState:
+    """A request with an empty prompt: one block, or the blocks of a block-causal model."""
+    known = np.full(len(ids), np.nan, dtype=np.float32)
+    canvas, is_aligned = ids.numpy().astype(np.int32), block_length > 0
+    return SequenceState(0, 0, block_length or len(ids), canvas, known, kv_start=kv_start, is_aligned=is_aligned)
 
 
 def rows(files: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -101,7 +106,8 @@ def test_a_cached_forward_attends_to_the_keys_of_the_recompute_step(name: str, m
     cases = sorted({key.rpartition("/")[0] for key in files if key.startswith("cached/")})
     assert cases
     for case in cases:
-        store, resident = KvStore(decoder.kv_shape, CACHE_TOKENS), sequence(files[f"{case}/cache_input_ids"][0])
+        store = KvStore(decoder.kv_shape, CACHE_TOKENS)
+        resident = sequence(files[f"{case}/cache_input_ids"][0], kv_start=0)
         start, stop = files[f"{case}/block"].tolist()
         length = len(resident.canvas)
         forward(decoder, [Part(resident, 0, 0, 0, length)], store)
@@ -109,3 +115,154 @@ def test_a_cached_forward_attends_to_the_keys_of_the_recompute_step(name: str, m
         end = length if mode == "prefix" else stop
         [own] = forward(decoder, [Part(resident, 1, 0, start, end)], store)
         assert_close(own, files[f"{case}/logits_{mode}"][0])
+
+
+# --- block-causal families ---
+
+
+def options_of(case: GoldenCase, mode: CacheMode) -> DecodeOptions:
+    edits = None if case.edit_threshold is None else EditRule(case.edit_threshold, case.max_post_steps)
+    return DecodeOptions(mode, case.threshold, case.block_length, len(case.output), edits=edits)
+
+
+def decode(cases: list[GoldenCase], runner: Runner, mode: CacheMode) -> list[RequestTrace]:
+    """Decode cases with the same options together."""
+    [options] = {options_of(case, mode) for case in cases}
+    requests = [CaseRequest(case.name, case.prompt) for case in cases]
+    return decode_together(requests, runner, options)
+
+
+def assert_trace(trace: RequestTrace, case: GoldenCase) -> None:
+    prompt = len(case.prompt)
+    assert trace.output_ids == case.output, case.name
+    assert trace.nfe == case.nfe, case.name
+    for own, step in zip(trace.steps, case.steps, strict=True):
+        assert own.kind == "denoise"
+        changed = dict(zip(step["unmask_pos"], step["unmask_id"], strict=True))
+        changed |= dict(zip(step.get("edit_pos", []), step.get("edit_id", []), strict=True))
+        known = dict(zip(step["cand_pos"], step["cand_conf"], strict=True))
+        known |= dict(zip(step.get("edit_cand_pos", []), step.get("edit_cand_conf", []), strict=True))
+        positions = sorted(changed)
+        assert [position + prompt for position in own.positions] == positions, case.name
+        assert own.tokens == [changed[position] for position in positions], case.name
+        assert own.confidences == pytest.approx([known[p] for p in positions], abs=CONFIDENCE_ATOL), case.name
+
+
+@pytest.mark.parametrize("name", SLOW_SETS)
+@pytest.mark.parametrize("mode", [CacheMode.BLOCK, CacheMode.NONE])
+def test_some_cases_alone_match_the_reference_trace(name: str, mode: CacheMode) -> None:
+    """All of them run in batches below."""
+    cases = threshold_cases((name,), ("block", "block-edit"))[::4]
+    edits = sum(len(step.get("edit_pos", [])) for case in cases for step in case.steps)
+    assert (edits > 30) == name.startswith("llada2")
+    for case in cases:
+        assert_trace(decode([case], runner_of(name), mode)[0], case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_SETS)
+def test_cases_of_equal_options_in_one_batch_match_the_reference(name: str) -> None:
+    groups: dict[DecodeOptions, list[GoldenCase]] = {}
+    for case in threshold_cases((name,), ("block", "block-edit")):
+        groups.setdefault(options_of(case, CacheMode.BLOCK), []).append(case)
+    assert any(len(cases) > 1 for cases in groups.values())
+    for cases in groups.values():
+        for trace, case in zip(decode(cases, runner_of(name), CacheMode.BLOCK), cases, strict=True):
+            assert_trace(trace, case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", sorted({"sdar/seed0", "llada2/seed1"} & set(BLOCK_SETS)))
+def test_a_split_model_matches_the_reference_trace(name: str) -> None:
+    cases = threshold_cases((name,), ("block", "block-edit"))[::5]
+    with open_runner(ModelChoice(str(GOLDEN / name), "cpu", "float32", tp=2, threads=1), CacheSize(1, 512)) as runner:
+        for case in cases:
+            options = options_of(case, CacheMode.BLOCK)
+            assert_trace(decode_together([CaseRequest("a", case.prompt)], runner, options)[0], case)
+
+
+@pytest.mark.parametrize(("name", "degree"), [("llada2/seed1", 4), ("sdar/seed1", 4)])
+def test_a_degree_that_does_not_fit_is_refused_in_one_line(name: str, degree: int) -> None:
+    with pytest.raises(ValueError, match=f"degree {degree}") as caught:
+        Shard(0, degree).check(decoder_of(name).config)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", BLOCK_SETS)
+def test_a_whole_forward_matches_the_reference(name: str) -> None:
+    decoder, files = decoder_of(name), load_file(GOLDEN / name / "forward.safetensors")
+    cases = sorted(key.removesuffix("/input_ids") for key in files if key.startswith("block/") and "input_ids" in key)
+    assert cases
+    for case in cases:
+        length = int(files[f"{case}/block_length"])
+        for ids, wanted in zip(files[f"{case}/input_ids"], files[f"{case}/logits"], strict=True):
+            whole = torch.nn.functional.pad(ids, (0, -len(ids) % length), value=decoder.config.mask_token_id)
+            own = torch.cat(forward(decoder, [Part(sequence(whole, length), 0, 0, 0, len(whole))]))
+            complete = len(ids) - len(ids) % length  # tokens of a short last block would see the padding
+            assert_close(own[:complete], wanted[:complete])
+
+
+@pytest.mark.parametrize("name", BLOCK_SETS)
+def test_a_finished_block_is_cached_together_with_the_next_blocks_step(name: str) -> None:
+    decoder, files = decoder_of(name), load_file(GOLDEN / name / "forward.safetensors")
+    cases = sorted(key.removesuffix("/block") for key in files if key.startswith("inc/") and key.endswith("/block"))
+    assert cases
+    for case in cases:
+        start, stop = files[f"{case}/block"].tolist()
+        length = stop - start
+        keys = ("finished_ids", "step_ids", "commit_ids", "next_ids", "logits_step", "logits_commit", "logits_next")
+        for finished, step, commit, following, *wanted in zip(*(files[f"{case}/{key}"] for key in keys), strict=True):
+            store = KvStore(decoder.kv_shape, stop + length)
+            arriving = sequence(torch.cat((finished, step)), length, kv_start=0)
+            own = torch.cat(forward(decoder, [Part(arriving, 0, 0, 0, stop)], store))
+            assert_close(own[start:], wanted[0])
+            going_on = sequence(torch.cat((finished, commit, following)), length, kv_start=0)
+            own = torch.cat(forward(decoder, [Part(going_on, 1, 1, start, stop + length)], store))
+            assert_close(own[:length], wanted[1])
+            assert_close(own[length:], wanted[2])
+
+
+@pytest.mark.parametrize("width", [64, 256])
+def test_a_token_has_the_same_scores_in_the_router_alone(width: int) -> None:
+    torch.manual_seed(0)
+    router = Router(width, Experts(1, 16, 2, 8, 8, 4, 2, 1.0))
+    torch.nn.init.normal_(router.weight)
+    x = torch.randn(40, width)
+    alone = torch.cat([router.scores(row) for row in x.unsqueeze(1)])
+    assert torch.equal(alone, router.scores(x))
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCK_SETS if name.startswith("llada2")])
+def test_the_router_chooses_the_experts_of_the_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, files = decoder_of(name), load_file(GOLDEN / name / "forward.safetensors")
+    chosen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def record(index: int, mlp: ExpertMlp, x: Tensor) -> Tensor:
+        experts, weights = choose_experts(mlp.router.scores(x), mlp.router.expert_bias, mlp.shape)
+        chosen[index] = experts, weights * mlp.shape.scale
+        return unchanged(mlp, x)
+
+    unchanged = ExpertMlp.forward
+    for index, layer in enumerate(decoder.layers):
+        if isinstance(layer.mlp, ExpertMlp):
+            monkeypatch.setattr(layer.mlp, "forward", partial(record, index, layer.mlp))
+    [ids], length = files["block/half_decoded/input_ids"], int(files["block/half_decoded/block_length"])
+    forward(decoder, [Part(sequence(ids, length), 0, 0, 0, len(ids))])
+    assert chosen
+    for index, (experts, weights) in chosen.items():
+        ordered, at = experts.sort(dim=-1)
+        assert torch.equal(ordered, files[f"routing/layer{index}/experts"])
+        torch.testing.assert_close(weights.gather(1, at), files[f"routing/layer{index}/weights"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "complaint"),
+    [
+        ("sdar/seed1", CacheMode.DUAL, "not possible: sdar models are block-causal; possible: block, none"),
+        ("llada/seed1", CacheMode.BLOCK, "llada models are not block-causal; possible: dual, prefix, none"),
+    ],
+)
+def test_a_cache_of_the_other_kind_of_model_is_refused(name: str, mode: CacheMode, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        check_mode(mode, read_config(Path(COPY / name)))

@@ -12,7 +12,7 @@ from shared.errors import BadInput
 from shared.messages.steps import StepJobs
 from tests.support.engines import engine_of, tickets
 from tests.support.random_model import MASK_ID
-from tests.support.steps import Decode, jobs_for
+from tests.support.steps import Decode, jobs_for, run_step
 
 
 def request(ticket: int, *, threshold: float = 1.0) -> Decode:
@@ -58,9 +58,7 @@ def test_an_iteration_without_a_job_that_can_run_is_passed_over() -> None:
     engine.accept(numbered([dropped], 2, step=1))
     engine.accept(msgspec.structs.replace(numbered([repeated], 3), states=[]))
     engine.accept(msgspec.structs.replace(numbered([request(7)], 4), states=[]))
-    engine.accept(msgspec.structs.replace(numbered([good], 5), drops=pack_int64([0])))
-    results = engine.iterate()
-    assert results is not None
+    results = run_step(engine, msgspec.structs.replace(numbered([good], 5), drops=pack_int64([0])))
     assert (tickets(results), unpack_int64(results.missing).tolist()) == ([2], [7])
     assert not engine.waiting
 

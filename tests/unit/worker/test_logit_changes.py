@@ -17,7 +17,7 @@ from shared.arrays import Float64, pack_int32
 from shared.messages.requests import Sampling
 from tests.support.engines import engine_of, random_runner
 from tests.support.random_model import MASK_ID
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, jobs_for, read_results, run_step
 
 PROMPT = [5, 6, 7, 6]
 ALL: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.75, "repetition_penalty": 1.5}
@@ -77,14 +77,12 @@ class RecordedLogits:
         return logits
 
 
-def run_step(engine: Engine, decodes: list[Decode], fields: list[dict[str, Any]], *, again: bool = False) -> None:
+def step(engine: Engine, decodes: list[Decode], fields: list[dict[str, Any]], *, again: bool = False) -> None:
     """`again`: with the states of requests that ran elsewhere."""
     jobs = jobs_for(decodes)
     states = [decode.state for decode in decodes] if again else jobs.states
     states = [msgspec.structs.replace(state, **fields[state.ticket]) for state in states]
-    engine.accept(msgspec.structs.replace(jobs, states=states))
-    results = engine.iterate()
-    assert results is not None
+    results = run_step(engine, msgspec.structs.replace(jobs, states=states))
     assert not results.failures
     read_results(results, decodes)
 
@@ -97,7 +95,7 @@ def decode_all(fields: list[dict[str, Any]], *, temperature: float = 0.0, moves:
     """The outputs of requests that differ only in these fields. `moves`: another instance runs each step."""
     decodes, engine = [decode_of(i, 0.3, temperature) for i in range(len(fields))], engine_of()
     while left := [each for each in decodes if not each.done]:
-        run_step(engine_of() if moves else engine, left, fields, again=moves)
+        step(engine_of() if moves else engine, left, fields, again=moves)
     return [each.output.tolist() for each in decodes]
 
 
@@ -112,7 +110,7 @@ def test_each_step_writes_the_token_of_a_plain_computation(
     while not decode.done:
         masks = np.flatnonzero(decode.output[8 * decode.block : 8 * decode.block + 8] == MASK_ID) + 8 * decode.block
         written = [token for token in decode.output.tolist() if token not in (MASK_ID, runner.config.eos_token_id)]
-        run_step(engine, [decode], [fields])
+        step(engine, [decode], [fields])
         found: list[tuple[float, int, int]] = []
         for position, row in zip(masks.tolist(), recorded.last, strict=False):
             changed = plain(row, sampling, PROMPT, written)
@@ -131,16 +129,9 @@ def test_the_text_is_the_same_alone_together_and_on_other_instances(temperature:
     assert decode_all(FIELDS, temperature=temperature, moves=True) == alone
 
 
-def test_a_banned_token_is_not_written_and_a_wanted_one_is() -> None:
-    [free] = decode_all([{}])
-    [without] = decode_all([{"logit_bias": dict.fromkeys(free, -100.0)}])
-    assert set(free).isdisjoint(without)
-    assert decode_all([{"logit_bias": {9: 100.0}}]) == [[9] * 16]
-
-
 def test_labels_are_chosen_without_penalties() -> None:
     labels: dict[str, Any] = {"choices": [pack_int32([5, 6]), pack_int32([9])], "end_ids": pack_int32([1])}
     fields = [labels, labels | ALL | {"logit_bias": {9: 100.0}}]
     usual, changed = [decode_of(ticket, 0.9) for ticket in range(2)]
-    run_step(engine_of(), [usual, changed], fields)
+    step(engine_of(), [usual, changed], fields)
     assert changed.output.tolist() == usual.output.tolist()

@@ -17,7 +17,7 @@ from services.worker.model.weights import load
 from shared.arrays import pack_int32
 from shared.messages.steps import StepKind
 from tests.support.golden import COPY
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, jobs_for, read_results, run_step
 
 BLOCK, OUTPUT = 16, 48
 CASES = [
@@ -59,9 +59,7 @@ def decode(
         if len(own.trace) in moves:
             running = engine(family, mode)
             jobs.states.append(own.state)
-        running.accept(jobs)
-        results = running.iterate()
-        assert results is not None
+        results = run_step(running, jobs)
         assert not results.failures
         read_results(results, [own])
     return own

@@ -142,9 +142,7 @@ class BrokenPatterns(Patterns):
 def test_a_form_that_raises_an_error_fails_its_request_alone(name: str) -> None:
     engine = engine_with(patterns=BrokenPatterns(name))
     good, bad = (Constrained(t, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, pattern=p) for t, p in enumerate((PATTERN, "a*")))
-    engine.accept(jobs_for([good, bad]))
-    results = engine.iterate()
-    assert results is not None
+    results = run_step(engine, jobs_for([good, bad]))
     assert [failure.ticket for failure in results.failures] == [1]
     assert "IndexError" in results.failures[0].message
     read_results(results, [good])
@@ -174,9 +172,7 @@ def test_predictions_that_cannot_be_read_fail_their_request_alone(
 
     monkeypatch.setattr(engine_module, "READERS", (*READERS[:reader], read, *READERS[reader + 1 :]))
     engine = engine_with(mode)
-    engine.accept(jobs_for([*together, bad]))
-    results = engine.iterate()
-    assert results is not None
+    results = run_step(engine, jobs_for([*together, bad]))
     assert [(failure.ticket, "KeyError" in failure.message) for failure in results.failures] == [(bad.ticket, True)]
     assert engine.num_faults == 1
     read_results(results, together)
@@ -264,10 +260,7 @@ def test_others_run_while_a_pattern_is_compiled() -> None:
     patterns = Patterns(is_open=False)
     engine = engine_with(patterns=patterns)
     constrained, plain = several(CacheMode.NONE)[0], several(CacheMode.NONE)[4]
-    engine.accept(jobs_for([constrained, plain]))
-    results = engine.iterate()
-    assert results is not None
-    read_results(results, [plain])
+    read_results(run_step(engine, jobs_for([constrained, plain])), [plain])
     assert engine.iterate() is None
     patterns.open()
     results = engine.iterate()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.worker.cache.kv_allocator import Move
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
@@ -16,9 +17,9 @@ from services.worker.engine.offline_decoder import CaseRequest, Decode, run_iter
 from services.worker.model.families import read_config
 from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
-from shared.arrays import pack_int32, unpack_int32
-from shared.messages.steps import RequestState, StepJobs
+from shared.arrays import unpack_int32
 from shared.prefix_names import first_name, page_names
+from tests.support import steps
 from tests.support.golden import COPY
 
 PAGE_OF = {"sdar/seed1": 16, "llada2/seed1": 32}  # tokens
@@ -150,22 +151,11 @@ def test_the_next_turn_of_a_chat_finds_the_last_one_cached(name: str) -> None:
 
 
 def test_requests_of_other_salts_or_blocks_share_nothing() -> None:
-    engine = make_engine(SETS[0], 16)
-    config = read_config(COPY / SETS[0])
-    canvas = np.array([9] * 48 + [config.mask_token_id] * 16, dtype=np.int32)
+    engine, mask_id = make_engine(SETS[0], 16), read_config(COPY / SETS[0]).mask_token_id
 
     def arrive(ticket: int, salt: str, block_length: int) -> int:
-        state = RequestState(
-            ticket=ticket, request_id=f"r{ticket}", prompt_length=48, block_length=block_length,
-            canvas=pack_int32(canvas), salt=salt,
-        )  # fmt: skip
-        job = StepJobs(
-            epoch=0, tickets=np.array([ticket], np.int64).tobytes(), steps=pack_int32([0]), blocks=pack_int32([0]),
-            thresholds=np.array([0.5], np.float32).tobytes(), kinds=pack_int32([0]), states=[state],
-        )  # fmt: skip
-        engine.accept(job)
-        results = engine.iterate()
-        assert results is not None
+        jobs = steps.jobs_for([steps.Decode(ticket, [9] * 48, 16, block_length, 0.5, mask_id, is_aligned=True)])
+        results = steps.run_step(engine, replace(jobs, states=[replace(jobs.states[0], salt=salt)]))
         assert not results.failures
         return int(unpack_int32(results.cached).sum())
 

@@ -40,13 +40,13 @@ def rows(profile: LatencyProfile, kind: object) -> list[tuple[int, int, int]]:
 
 
 def test_mixed_iterations_are_measured_as_one_forward() -> None:
-    runner = Counted(random_decoder(), cache_tokens=8 * 128)
+    runner = Counted(8 * 128)
     plan = replace(PLAN, batch_tokens=(32, 64, 192), mixed_tokens=((32, 128), (64, 128), (64, 256)))
     profile = measure(runner, 1, plan)
     # 256 recomputed tokens were not measured alone.
     assert rows(profile, MIXED) == [(160, 2 * 128, 128), (192, 3 * 128, 128)]
     opening = 1 + 1 + 4  # each iteration has room for one more request
-    assert runner.runs == (1 + 2) * (3 + 3 + 2) + opening
+    assert len(runner.fed) == (1 + 2) * (3 + 3 + 2) + opening
 
 
 def test_cache_steps_are_measured_over_longer_sequences_too() -> None:
@@ -83,32 +83,28 @@ def test_no_larger_batch_follows_one_that_exceeds_the_memory() -> None:
 
 
 def test_filling_the_cache_uses_no_larger_batches_than_are_measured() -> None:
-    fed = []
-
-    class Watched(Runner):
-        def run(self, batch: ForwardBatch) -> TokenPredictions:
-            fed.append(len(batch.tokens))
-            return super().run(batch)
-
-    measure(Watched(random_decoder(), cache_tokens=8 * 128), 1, PLAN)
-    assert max(fed) == max(PLAN.batch_tokens)
+    runner = Counted(8 * 128)
+    measure(runner, 1, PLAN)
+    assert max(runner.fed) == max(PLAN.batch_tokens)
 
 
 class Counted(Runner):
-    """Counts its runs."""
+    """Keeps the number of tokens of each run."""
 
-    runs = 0
+    def __init__(self, cache_tokens: int) -> None:
+        super().__init__(random_decoder(), cache_tokens)
+        self.fed: list[int] = []
 
     def run(self, batch: ForwardBatch) -> TokenPredictions:
-        self.runs += 1
+        self.fed.append(len(batch.tokens))
         return super().run(batch)
 
 
 @pytest.mark.parametrize(("budget_s", "runs"), [(float("inf"), (1 + 3) + (2 + 3)), (0.0, (1 + 1) + (2 + 1))])
 def test_steps_are_repeated_until_the_budget_is_spent(budget_s: float, runs: int) -> None:
-    runner = Counted(random_decoder(), cache_tokens=128)
+    runner = Counted(128)
     measure(runner, 1, ProfilePlan((32,), repeats=3, budget_s=budget_s))
-    assert runner.runs == runs
+    assert len(runner.fed) == runs
 
 
 def test_batch_sizes_double_up_to_the_maximum() -> None:

@@ -1,23 +1,22 @@
-"""The output of a body that gives a part of it, for models of both kinds of attention."""
+"""The output of a body, for models of both kinds of attention: its length, and the part that the body gives."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.infill import DEFAULT_HOLE_TOKENS
+from services.gateway.api.plan import BodyPlanner
+from services.gateway.api.request_models import TextBody
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
+from services.gateway.stores.conversations import Conversations
+from shared.api_keys import ANONYMOUS
 from shared.arrays import unpack_int32
-from shared.errors import BadInput
+from shared.errors import BadInput, TooLong
 from shared.messages.requests import Request
 from shared.pinned import FREE
 from shared.text import TextModel
-from tests.support.planned import planned
 from tests.support.tiny_model import MAX_LENGTH, write_tiny_sdar
-
-
-@pytest.fixture(scope="module")
-def text(tiny_model_dir: Path) -> TextModel:
-    return TextModel(tiny_model_dir, "tiny-llada")
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +24,34 @@ def block_causal(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
     return TextModel(write_tiny_sdar(tmp_path_factory.mktemp("models") / "tiny-sdar"), "tiny-sdar")
 
 
-async def build(text: TextModel, **fields: Any) -> Request:
-    return await planned(text, prompt="abc", **fields)
+async def build(text: TextModel, prompt: str = "abc", **fields: Any) -> Request:
+    """The request of a plain completion with these fields and one choice, without a gateway."""
+    planner = BodyPlanner(text, find_call_syntax(text.tool_template), FormCompiler(), ANONYMOUS, Conversations({}, ""))
+    wanted = await TextBody.model_validate({"model": "m", "prompt": prompt, **fields}).wanted(planner)
+    [request] = (await planner.plan(wanted)).requests
+    return request
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "block_length", "output"),
+    [
+        (6, {"max_tokens": 9}, 4, 10),
+        (8, {"max_tokens": 9}, 4, 12),
+        (6, {"max_tokens": 9, "block_length": 16}, 16, 10),
+        (MAX_LENGTH - 3, {"max_tokens": 9}, 4, 3),
+    ],
+)
+async def test_outputs_of_a_block_causal_model_are_whole_blocks_of_the_grid(
+    block_causal: TextModel, prompt: int, fields: dict[str, int], block_length: int, output: int
+) -> None:
+    request = await build(block_causal, "a" * prompt, **fields)
+    assert (request.block_length, request.output_tokens) == (block_length, output)
+    assert request.max_tokens == min(9, output)
+
+
+async def test_a_prompt_without_room_for_its_first_block_is_refused(block_causal: TextModel) -> None:
+    with pytest.raises(TooLong, match=f"prompt has {MAX_LENGTH} tokens"):
+        await build(block_causal, "a" * MAX_LENGTH)
 
 
 def layout(text: TextModel, request: Request) -> str:

@@ -1,10 +1,15 @@
-"""Nodes by name and by number."""
+"""Nodes by name and by number, and the files that the settings name."""
+
+from pathlib import Path
 
 import pytest
 
+from services.reconfigurator.__main__ import read_reconfiguration
 from services.reconfigurator.nodes import gpus_of, read_nodes, to_placements, to_spec
 from services.reconfigurator.planning.plan import Placement
+from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.errors import BadInput
+from shared.messages.cell import DEFAULT_THRESHOLDS
 from shared.messages.launch import InstanceSpec
 
 NODES = read_nodes(["a:4", "b.example:2"])
@@ -42,3 +47,15 @@ def test_a_name_is_one_subject_token_and_identifies_the_gpus() -> None:
     assert InstanceSpec(node="b.example", gpus=(0, 1)).name == "worker-b_example-0-1"
     with pytest.raises(ValueError, match="ascend"):
         InstanceSpec(node="a", gpus=(1, 0))
+
+
+DEMO = Path(__file__).parents[3] / "models" / "demo"
+
+
+def test_the_step_predictor_is_that_of_the_model() -> None:
+    config = read_reconfiguration(ReconfiguratorSettings(model=str(DEMO)))
+    assert set(config.planner.prior) == set(DEFAULT_THRESHOLDS)
+
+
+def test_a_model_needs_no_step_predictor(tmp_path: Path) -> None:
+    assert not read_reconfiguration(ReconfiguratorSettings(model=str(tmp_path))).planner.prior
