@@ -89,3 +89,15 @@ def test_after_a_crash_each_suspect_runs_one_step_alone(make_policy: MakePolicy,
     assert len(table.pipeline.in_flight()) > 1
     cell.run_until_idle()
     check(cell)
+
+
+@LOOKAHEADS
+@POLICIES
+def test_batches_that_exceed_the_memory_end_no_instance(make_policy: MakePolicy, lookahead: int) -> None:
+    cell = cell_with(make_policy, lookahead)
+    for model in cell.models.values():
+        model.is_small = True
+    assert not list(crashes(cell))
+    check(cell)
+    assert cell.engines.keys() == {"a-1", "b-1"}
+    assert not cell.core.table.suspect.any()
