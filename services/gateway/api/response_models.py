@@ -1,6 +1,7 @@
 """The replies of /v1 in the OpenAPI document.
 
-Completion routes write their replies as plain JSON (replies.py) and only document these models; a test compares both.
+Completion routes write their replies as plain JSON (replies_and_chunks.py), and these models document them; a test
+compares both.
 """
 
 from typing import Any, Literal, Self

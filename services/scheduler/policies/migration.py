@@ -1,4 +1,4 @@
-"""Which running requests may migrate to another instance."""
+"""Which running requests may migrate to another instance; `algorithms/placement.py` chooses the instance."""
 
 import enum
 

@@ -5,9 +5,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from services.scheduler.algorithms.load_control import highest_allowed, request_load
+from services.scheduler.algorithms.paper_load_control import highest_allowed, request_load
+from services.scheduler.algorithms.paper_thresholds import choose_thresholds, time_left_s
 from services.scheduler.algorithms.placement import place_first_come, step_latency
-from services.scheduler.algorithms.thresholds import choose_thresholds, time_left_s
 from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.settings import SchedulerSettings

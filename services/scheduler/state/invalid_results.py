@@ -1,4 +1,5 @@
-"""Checks of step results where they enter the scheduler: a worker's fault costs at most the requests that it ran."""
+"""Checks of step results where they enter the scheduler: a worker's fault costs at most the requests that it ran.
+Values that are not finite are refused, too; after them the worker checks itself (`worker/engine/self_check.py`)."""
 
 import numpy as np
 

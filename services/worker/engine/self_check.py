@@ -1,4 +1,5 @@
-"""The canary: a fixed batch whose predictions are known, so that a device that computes wrong is noticed."""
+"""The canary: a fixed batch whose predictions are known, so that a device that computes wrong is noticed. It runs at
+intervals, and at once after a step whose values are not finite."""
 
 import enum
 import time

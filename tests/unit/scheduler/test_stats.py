@@ -7,8 +7,7 @@ import pytest
 
 from services.scheduler.events import EstimatesFailed, EstimatesReceived, Event, RequestArrived
 from services.scheduler.monitoring.cell_slack import cell_slack
-from services.scheduler.monitoring.metrics import SchedulerMetrics
-from services.scheduler.monitoring.stats_metrics import NAME
+from services.scheduler.monitoring.metrics import NAME, SchedulerMetrics
 from services.scheduler.monitoring.stats_window import StatsWindow
 from services.scheduler.registry import POLICIES
 from shared.messages.stats import WINDOW_S, ClusterLoad, SchedulerStats
