@@ -22,7 +22,8 @@ def arguments(tmp_path: Path) -> list[str]:
     for name, text in (("trace", TRACE), ("profile", PROFILE), ("steps", "threshold,tokens_per_step\n0.9,3\n0.5,7\n")):
         (tmp_path / f"{name}.csv").write_text(text)
     files = [part for name in ("trace", "profile", "steps") for part in (f"--{name}", str(tmp_path / f"{name}.csv"))]
-    return ["simulate", *files, "--cluster", "2x1,1x2", "--slo", "8", "--out", str(tmp_path / "result.json")]
+    files += ["--cluster", "2x1,1x2", "--slo", "8", "--predictor", "one-shot"]
+    return ["simulate", *files, "--out", str(tmp_path / "result.json")]
 
 
 def test_a_trace_is_served_and_reported(

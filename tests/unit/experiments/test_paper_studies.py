@@ -36,7 +36,9 @@ def test_the_papers_loss_is_one_and_a_half_percent_from_09_to_07() -> None:
 
 
 def test_dream_takes_more_steps_than_llada_and_has_no_accuracy() -> None:
-    llada, dream = (figures(SimulationRun(system="INFaaS", model=model, rps=2, requests=40)) for model in MODELS)
+    llada, dream = (
+        figures(SimulationRun(system="INFaaS", model=model, rps=2, requests=8, cluster="2x1")) for model in MODELS
+    )
     assert dream["mean steps"] > 1.5 * llada["mean steps"]
     assert not isnan(llada["accuracy, %"])
     assert isnan(dream["accuracy, %"])
@@ -57,7 +59,7 @@ def test_fewer_examples_make_shorter_prompts_and_outputs_are_as_given() -> None:
 
 
 def test_runs_that_are_finished_are_not_repeated(tmp_path: Path) -> None:
-    cases = [({"system": "DiLaServe", "RPS": rps}, SimulationRun(rps=rps, requests=8)) for rps in (1, 2)]
+    cases = [({"RPS": rps}, SimulationRun(system="INFaaS", rps=rps, requests=8)) for rps in (1, 2)]
     progress = tmp_path / "runs.csv"
     write_table(progress, [{**cases[0][0], **dict.fromkeys(figures(cases[1][1]), 12.0)}])
     first, second = simulate_cases(cases, progress, quick=False)

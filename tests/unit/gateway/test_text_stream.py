@@ -67,7 +67,7 @@ def test_an_outcome_that_contradicts_the_sent_text_is_reported(text: TextModel) 
         stream.finish("b")
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_pieces_join_to_the_text_of_the_outcome(text: TextModel, data: st.DataObject) -> None:
     token = st.integers(0, text.card.vocab_size - 1).filter(lambda token: token != text.card.mask_token_id)

@@ -248,7 +248,7 @@ def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(mo
     assert finish.stats.migrations == 2
 
 
-AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+AnyOrder.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
 TestAnyOrder = AnyOrder.TestCase
 
 

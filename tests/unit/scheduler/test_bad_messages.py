@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core import SchedulerCore
@@ -147,6 +147,7 @@ def test_only_the_first_step_counts_the_cached_tokens_of_the_prompt() -> None:
 bytes_of_any_length = st.binary(max_size=48)
 
 
+@settings(max_examples=25)
 @given(
     results=st.builds(
         StepResults,

@@ -39,7 +39,7 @@ def overloaded(core: SchedulerCore) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("policy", ["dilaserve", "llumnix", "infaas"])
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_no_instance_exceeds_its_batch_or_cache_capacity(policy: str, data: st.DataObject) -> None:
     cell = make_cell({}, caching=data.draw(st.booleans()), policy=policy)

@@ -83,11 +83,11 @@ THRESHOLDS = np.array([0.5, 0.7, 0.9])
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9, 1.0])
 def test_as_many_confidences_reach_a_threshold_as_the_model_unmasks(threshold: float) -> None:
-    levels, masks = np.arange(64_000) % NUM_LEVELS, np.full(64_000, 32)
-    at = np.full(64_000, hundredths_of(np.array(threshold)))
-    counts, _ = Confidences(TABLES, 64_000).unmask(np.random.default_rng(0), np.arange(64_000), levels, at, masks)
+    levels, masks = np.arange(16_000) % NUM_LEVELS, np.full(16_000, 32)
+    at = np.full(16_000, hundredths_of(np.array(threshold)))
+    counts, _ = Confidences(TABLES, 16_000).unmask(np.random.default_rng(0), np.arange(16_000), levels, at, masks)
     expected = TABLES.unmask(np.random.default_rng(1), levels, at, masks)
-    assert counts.mean() == pytest.approx(expected.mean(), rel=0.01)
+    assert counts.mean() == pytest.approx(expected.mean(), rel=0.02)
     assert counts.min() >= 1
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +28,13 @@ from tests.support.engines import CONFIDENCE_ATOL, MODES, assert_traces, decode_
 from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, RELATIVES, SETS, GoldenCase, directory, threshold_cases
 from tests.support.packed_forward import forward_packed
 
-# The vectors of the other seeds, which lie beside the project, show the same.
-SLOW_SETS = [pytest.param(name, marks=[] if name.endswith("seed1") else pytest.mark.slow) for name in BLOCK_SETS]
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
 CACHE_TOKENS = 256
+
+
+def some(names: list[str]) -> list[Any]:
+    """The vectors of the other seeds, which lie beside the project, show the same."""
+    return [pytest.param(name, marks=[] if name.endswith("seed1") else pytest.mark.slow) for name in names]
 
 
 @cache
@@ -54,7 +58,7 @@ def assert_close(own: Tensor, reference: Tensor) -> None:
     torch.testing.assert_close(own, reference, atol=LOGITS_ATOL, rtol=0)
 
 
-@pytest.mark.parametrize("name", [*SETS, *RELATIVES])
+@pytest.mark.parametrize("name", [*some(SETS), *RELATIVES])
 @pytest.mark.parametrize("mode", MODES)
 def test_all_cases_in_one_batch_and_some_alone_match_the_reference_traces(name: str, mode: str) -> None:
     cases = threshold_cases((name,), (mode,))
@@ -148,7 +152,7 @@ def assert_trace(trace: RequestTrace, case: GoldenCase) -> None:
         assert own.confidences == pytest.approx([known[p] for p in positions], abs=CONFIDENCE_ATOL), case.name
 
 
-@pytest.mark.parametrize("name", SLOW_SETS)
+@pytest.mark.parametrize("name", some(BLOCK_SETS))
 @pytest.mark.parametrize("mode", [CacheMode.BLOCK, CacheMode.NONE])
 def test_some_cases_alone_match_the_reference_trace(name: str, mode: CacheMode) -> None:
     """All of them run in batches below."""
@@ -160,7 +164,7 @@ def test_some_cases_alone_match_the_reference_trace(name: str, mode: CacheMode) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW_SETS)
+@pytest.mark.parametrize("name", some(BLOCK_SETS))
 def test_cases_of_equal_options_in_one_batch_match_the_reference(name: str) -> None:
     groups: dict[DecodeOptions, list[GoldenCase]] = {}
     for case in threshold_cases((name,), ("block", "block-edit")):
