@@ -58,7 +58,7 @@ def card_of(train: list[Trajectory]) -> PredictorCard:
 
 
 def test_each_kind_of_features_improves_the_estimate() -> None:
-    train, held_out = fixed_trajectories(range(60)), fixed_trajectories(range(100, 130))
+    train, held_out = fixed_trajectories(range(40)), fixed_trajectories(range(100, 120))
     card = card_of(train)
     full = StepPredictor(fit(examples(train)))
     progress = StepPredictor(fit(ev.without_confidences(examples(train))))
@@ -76,12 +76,12 @@ def test_each_kind_of_features_improves_the_estimate() -> None:
 
 
 def test_requests_with_changing_thresholds_are_predicted_as_well() -> None:
-    prefixes = [tuple(np.random.default_rng(seed).choice(THRESHOLDS, size=4)) for seed in range(200)]
-    mixed = [random_trajectory(seed, prefixes[seed], THRESHOLDS[seed % 3]) for seed in range(200)]
-    train = fixed_trajectories(range(60)) + mixed[:120]
+    prefixes = [tuple(np.random.default_rng(seed).choice(THRESHOLDS, size=4)) for seed in range(120)]
+    mixed = [random_trajectory(seed, prefixes[seed], THRESHOLDS[seed % 3]) for seed in range(120)]
+    train = fixed_trajectories(range(40)) + mixed[:80]
     card = card_of(train)
     predictor = StepPredictor(fit(examples(train)))
-    held_out = mixed[120:]
+    held_out = mixed[80:]
     assert ev.mean_relative_error(partial(ev.predicted, predictor), held_out) < 0.7 * ev.mean_relative_error(
         partial(ev.one_shot, card), held_out
     )
