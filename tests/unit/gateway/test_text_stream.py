@@ -1,4 +1,4 @@
-"""The pieces of a streamed text join to the outcome's text."""
+"""The pieces of a streamed text join to the outcome's text, and its tokens with their log-probabilities, too."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.api.text_stream import TextChanged, TextStream
-from shared.messages.requests import Request
+from services.gateway.api.token_logprobs import TokenLogprobs, logprobs_of
+from services.gateway.errors import ApiError
+from shared.arrays import pack_float32, pack_int32
+from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
 from shared.text import TextModel
+from shared.token_bytes import other_bytes
+from shared.top_tokens import TopTokenTable
 
 BLOCK_LENGTH = 8
 OUTPUT_TOKENS = 24
@@ -91,3 +96,86 @@ def test_text_is_sent_as_soon_as_it_is_final(text: TextModel) -> None:
     stream = stream_of(text, ["zz"])
     words = "every token at once"
     assert [add(stream, [i], [token]) for i, token in enumerate(ids(text, words))] == list(words)
+
+
+def outcome(text: TextModel, words: str, kept: str, stop: str | None = None) -> Outcome:
+    """The outcome of a text that was cut to `kept`; the i-th token has the confidence 1 / (i + 1)."""
+    ids = text.encode_prompt(words)
+    return Outcome(
+        request_id="r",
+        status=OutcomeStatus.COMPLETED,
+        text=kept,
+        finish_reason=FinishReason.STOP,
+        stop_reason=stop,
+        completion_tokens=len(ids),
+        token_ids=pack_int32(ids),
+        confidences=pack_float32(1 / np.arange(1, len(ids) + 1)),
+    )
+
+
+@given(words=st.text("aÄ苹🍎 .", min_size=1), cut=st.integers(0, 100))
+def test_the_tokens_join_to_the_text_however_they_arrive(text: TextModel, words: str, cut: int) -> None:
+    ids, found = text.encode_prompt(words), TokenLogprobs(text)
+    found.add(ids[:cut].tolist(), np.ones(len(ids[:cut]), dtype=np.float32))
+    tokens = found.take(cut // 2) + found.take(cut)
+    tokens += found.finish(outcome(text, words, words))
+    assert "".join(token.text for token in tokens) == words
+    assert len(tokens) == len(ids)
+    assert all(words.startswith(token.text, token.offset) for token in tokens)
+    assert b"".join(token.own_bytes for token in tokens) == words.encode()
+
+
+def test_the_tokens_end_before_a_stop_string(text: TextModel) -> None:
+    tokens = TokenLogprobs(text).finish(outcome(text, "one. two", "one", stop="."))
+    assert [token.text for token in tokens] == ["o", "n", "e"]
+    assert [token.logprob for token in tokens] == pytest.approx(np.log([1, 1 / 2, 1 / 3]))
+
+
+def test_a_logarithm_is_finite_and_at_most_zero() -> None:
+    logs = logprobs_of(np.array([0, 1e-45, 0.5, 1, 1.0000001], dtype=np.float32))
+    assert logs == pytest.approx([np.log(np.finfo(np.float32).tiny)] * 2 + [np.log(0.5), 0, 0])
+
+
+def test_tokens_that_the_form_of_the_text_forbids_are_no_alternatives(text: TextModel) -> None:
+    first, second, third = text.encode_prompt("abc").tolist()
+    top = TopTokenTable.unknown(1, 3)
+    top.tokens[0], top.confidences[0] = [first, second, third], [0.75, 0.25, 0.0]
+    found = TokenLogprobs(text, 3)
+    found.add([first], np.array([0.75], dtype=np.float32), top)
+    [token] = found.take(1)
+    assert [each.text for each in token.alternatives] == ["a", "b"]
+    assert [each.logprob for each in token.alternatives] == pytest.approx(np.log([0.75, 0.25]))
+
+
+def test_a_part_of_a_character_has_its_own_bytes(text: TextModel) -> None:
+    parts, end = text.encode_prompt("🍎").tolist(), text.card.eos_token_id
+    top = TopTokenTable.unknown(4, 2)
+    top.tokens[:], top.confidences[:] = [[part, end] for part in parts], [0.75, 0.25]
+    found = TokenLogprobs(text, 2)
+    found.add(parts, np.ones(4, dtype=np.float32), top)
+    tokens = found.take(1)
+    assert [list(token.own_bytes) for token in tokens] == [[byte] for byte in "🍎".encode()]
+    assert [[list(each.own_bytes) for each in token.alternatives] for token in tokens] == [
+        [[byte], []] for byte in "🍎".encode()
+    ]
+
+
+def test_a_byte_of_a_vocabulary_of_pieces_is_itself() -> None:
+    assert [other_bytes(piece) for piece in ("<0xF0>", "\u2581the", "<0xF>")] == [b"\xf0", b" the", b"<0xF>"]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"confidences": b""},
+        {"token_ids": b"abc"},
+        {"confidences": pack_float32([np.nan, 1])},
+        {"token_ids": b"", "confidences": b""},
+    ],
+)
+def test_an_outcome_without_valid_values_is_an_error_of_the_server(text: TextModel, damaged: dict[str, bytes]) -> None:
+    good = outcome(text, "ab", "ab")
+    fields = {name: getattr(good, name) for name in good.__struct_fields__}
+    with pytest.raises(ApiError, match="/v1/requests/r") as error:
+        TokenLogprobs(text).finish(Outcome(**fields | damaged))
+    assert error.value.status == 500

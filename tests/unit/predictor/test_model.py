@@ -1,5 +1,6 @@
-"""The model's answers are possible and the same in any batch; invalid directories and queries are refused."""
+"""The model and its card: possible answers, the same in any batch; invalid directories and queries are refused."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from services.predictor.queries import Query, read_query
 from shared.arrays import pack_float32, pack_int32
 from shared.errors import BadInput
 from shared.messages.predict import PredictSteps
-from shared.predictor_card import CARD_FILE, MODEL_FILE
+from shared.predictor_card import CARD_FILE, MODEL_FILE, PredictorCard, read_predictor_card, write_predictor_card
 from tests.support.trajectories import THRESHOLDS, random_trajectory, write_predictor
 
 
@@ -125,3 +126,41 @@ def test_a_query_has_one_row_per_request() -> None:
 def test_inconsistent_columns_are_rejected(wrong: dict[str, bytes], error: str) -> None:
     with pytest.raises(BadInput, match=error):
         read_query(msgspec.structs.replace(GOOD, **wrong))
+
+
+CARD = PredictorCard(
+    version="abc", features=["a"], thresholds=[0.5, 0.9], tokens_per_step=[4.0, 2.0], update_granularity=8
+)
+
+
+def test_a_card_round_trips(tmp_path: Path) -> None:
+    write_predictor_card(tmp_path, CARD)
+    assert read_predictor_card(tmp_path) == CARD
+
+
+def test_tokens_per_step_are_interpolated_and_constant_beyond_the_thresholds() -> None:
+    means = CARD.mean_tokens_per_step(np.array([0.1, 0.5, 0.7, 0.9, 1.0]))
+    np.testing.assert_allclose(means, [4, 4, 3, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"tokens_per_step": [4.0]}, "equal length"),
+        ({"thresholds": [0.9, 0.5]}, "must ascend"),
+        ({"update_granularity": 0}, "at least 1"),
+        ({"tokens_per_step": [0.0, 2.0]}, "at least 1"),
+        ({"version": 7}, "Expected"),
+    ],
+)
+def test_an_invalid_card_is_rejected_in_one_line(tmp_path: Path, wrong: dict[str, object], error: str) -> None:
+    write_predictor_card(tmp_path, CARD)
+    path = tmp_path / CARD_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    with pytest.raises(BadInput, match=error):
+        read_predictor_card(tmp_path)
+
+
+def test_a_directory_without_a_card_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no predictor in"):
+        read_predictor_card(tmp_path)

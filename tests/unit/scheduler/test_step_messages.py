@@ -39,14 +39,6 @@ def pipeline_in(state: StepState, *, caching: bool = False) -> CheckedPipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("state", StepState)
-def test_each_state_is_reached_and_left_by_take_back(state: StepState) -> None:
-    pipeline = pipeline_in(state)
-    assert pipeline.state.tolist() == [state, 0, 0, 0]
-    pipeline.take_back(rows(0))
-    assert pipeline.state.tolist() == [StepState.IDLE] * 4
-
-
 @pytest.mark.parametrize("caching", [False, True])
 @pytest.mark.parametrize("block_ended", [False, True])
 @pytest.mark.parametrize("state", IN_FLIGHT)
@@ -67,35 +59,6 @@ def test_rows_are_selected_by_state_and_time_of_the_last_send() -> None:
     assert pipeline.in_flight().tolist() == [1, 2]
     assert pipeline.unanswered_since(103.0).tolist() == [1]
     assert pipeline.unanswered_since(106.0).tolist() == [1, 2]
-
-
-@given(data=st.data())
-def test_rows_do_not_affect_each_other(data: st.DataObject) -> None:
-    """The same transitions on many rows at once and on single rows lead to the same states."""
-    together = CheckedPipeline(capacity=6, caching=True)
-    alone = [CheckedPipeline(capacity=1, caching=True) for _ in range(6)]
-    for _ in range(data.draw(st.integers(1, 12))):
-        state = data.draw(st.sampled_from(StepState))
-        chosen = np.flatnonzero(together.state == state)
-        flags = np.array([data.draw(st.booleans()) for _ in chosen], dtype=np.bool_)
-        thresholds = np.array([data.draw(st.sampled_from([0.5, 0.7])) for _ in chosen])
-        kinds = np.full(len(chosen), CACHE, dtype=np.int32)
-        advances = data.draw(st.booleans())
-        for pipeline, index, part in [
-            (together, chosen, slice(None)),
-            *((alone[row], rows(0), slice(i, i + 1)) for i, row in enumerate(chosen.tolist())),
-        ]:
-            match state:
-                case StepState.IDLE if advances:
-                    pipeline.send(index, thresholds[part], kinds[part], 1.0, rows(*[1] * len(index)))
-                case StepState.IDLE:
-                    pipeline.take_back(index)
-                case StepState.SENT if advances:
-                    pipeline.send_ahead(index, thresholds[part], flags[part], 2.0)
-                case _:
-                    pipeline.complete(index, flags[part])
-    for name in ("state", "kind", "threshold", "next_threshold"):
-        assert getattr(together, name).tolist() == [getattr(pipeline, name)[0] for pipeline in alone]
 
 
 PROMPT_TOKENS = MAX_STATES_BYTES // 4 // 3  # two states fit into a message, three do not
