@@ -75,13 +75,6 @@ def test_a_cache_step_of_an_uncached_block_recomputes() -> None:
     assert results.batch_tokens == 40
 
 
-def test_a_new_scheduler_frees_the_cache() -> None:
-    engine = engine_with()
-    run(engine, jobs_for([request(1), request(2)], epoch=1))
-    run(engine, StepJobs(epoch=2))
-    assert engine.free_cache_tokens == ROOM
-
-
 def test_a_failed_attempt_frees_its_memory_before_the_next_one() -> None:
     made: list[weakref.ref[torch.Tensor]] = []
     kept: list[int] = []  # number of earlier attempts' tensors still alive, per attempt

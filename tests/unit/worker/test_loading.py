@@ -18,9 +18,7 @@ from services.worker.model.largest_batch import largest_batch
 from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, choose_dtype, open_runner
 from services.worker.model.model_runner import Runner, truncated_rows
 from services.worker.model.weights import load, save
-from services.worker.settings import WorkerSettings
 from shared.errors import BadInput
-from shared.settings import read_settings
 from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, SETS
 from tests.support.random_model import LLADA, random_decoder
 
@@ -45,11 +43,6 @@ def test_ranks_use_the_gpus_of_their_instance(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     devices = check_model(ModelChoice(MODEL, device="auto", tp=tp, gpus=gpus))[1]
     assert devices == [torch.device("cuda", gpu) for gpu in wanted]
-
-
-def test_an_invalid_gpu_is_reported_in_one_line() -> None:
-    with pytest.raises(BadInput, match="DILASERVE_GPUS='0,-1': Expected `int` >= 0"):
-        read_settings(WorkerSettings, {"DILASERVE_GPUS": "0,-1"})
 
 
 def test_a_cache_that_exceeds_the_memory_is_reported_in_one_line() -> None:
