@@ -34,9 +34,9 @@ LIMIT_S = 300.0  # of one program
 # The model answers in JSON and calls tools. With one threshold, a reply's text is independent of other requests.
 OPTIONS = ("--model", ROOT / "models/demo-block", "--instances", "1x1", "--policy", "fixed", "--thresholds", "0.9")
 OTHERS = (
-    "`tests/integration/gateway/test_clients.py` tests curl and guidellm, and sends the bodies of two clients that do "
-    "not run: those of `vllm bench serve`, and of Open WebUI 0.12.4 (chats; titles, tags and follow-up questions), as "
-    "their sources build them. guidellm, vLLM and Open WebUI need torch, so they are not installed here. `make schema` "
+    "`tests/integration/gateway/test_clients.py` tests curl, and sends the bodies of two clients that do not run: "
+    "those of `vllm bench serve`, and of Open WebUI 0.12.4 (chats; titles, tags and follow-up questions), as their "
+    "sources build them. guidellm, vLLM and Open WebUI need torch, so they are not installed here. `make schema` "
     "runs schemathesis."
 )
 COLUMNS = ("client", "packages", "passed", "not served, as expected", "failed", "command")

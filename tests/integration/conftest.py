@@ -1,5 +1,3 @@
 """A Postgres server for the tests that need one."""
 
 from tests.support.postgres import database, postgres, postgres_server
-
-__all__ = ["database", "postgres", "postgres_server"]

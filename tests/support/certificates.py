@@ -23,18 +23,7 @@ def make_certificate(directory: Path) -> Certificate:
     """Write a certificate and its key to `directory`, which is created."""
     directory.mkdir()
     made = Certificate(directory / "certificate.pem", directory / "key.pem")
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run([*command, *names, "-out", made.certificate, "-keyout", made.key], check=True, capture_output=True)
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    files = ["-addext", "subjectAltName=DNS:localhost", "-out", str(made.certificate), "-keyout", str(made.key)]
+    subprocess.run([*command.split(), *files], check=True, capture_output=True)
     return made

@@ -26,10 +26,13 @@ from shared.text import TextModel
 from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
 
+CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 LIMIT_S = 10.0  # time limit of each wait
 REPLY_S = 60.0  # of each reply: some forms compile in a process of their own
 ONE_CELL = pytest.mark.asyncio(loop_scope="module")
 """As `pytestmark` of a module: its tests share a cell, so they start it once and may change only its scheduler."""
+OWN_CELL = pytest.mark.asyncio(loop_scope="function")
+"""Of a test in such a module that needs a cell of its own."""
 
 
 @dataclass
@@ -156,18 +159,25 @@ def text(tiny_model_dir: Path) -> TextModel:
     return TextModel(tiny_model_dir, tiny_model_dir.name)
 
 
-def settings_of(bus: Bus, model: Path) -> GatewaySettings:
-    return GatewaySettings(
+def settings_of(bus: Bus, model: Path, **changes: Any) -> GatewaySettings:
+    usual = GatewaySettings(
         nats_url=str(bus.nc.connected_url.geturl()) if bus.nc.connected_url else "",
         cell=bus.subjects.cell,
         model=str(model),
         drain_timeout_s=LIMIT_S,
     )
+    return msgspec.structs.replace(usual, **changes)
+
+
+@pytest.fixture(scope="module")
+def changes() -> dict[str, Any]:
+    """Other settings of the gateway; a module may have its own."""
+    return {}
 
 
 @pytest.fixture
-def settings(bus: Bus, tiny_model_dir: Path) -> GatewaySettings:
-    return settings_of(bus, tiny_model_dir)
+def settings(bus: Bus, tiny_model_dir: Path, changes: dict[str, Any]) -> GatewaySettings:
+    return settings_of(bus, tiny_model_dir, **changes)
 
 
 @pytest.fixture
@@ -199,22 +209,21 @@ async def own_gateway(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_lonely_gateway(
-    nats_server: NatsServer, tiny_model_dir: Path, text: TextModel
+    nats_server: NatsServer, tiny_model_dir: Path, text: TextModel, changes: dict[str, Any]
 ) -> AsyncIterator[RunningGateway]:
-    async with new_cell(nats_server) as bus, lonely(settings_of(bus, tiny_model_dir), text) as gateway:
+    async with new_cell(nats_server) as bus, lonely(settings_of(bus, tiny_model_dir, **changes), text) as gateway:
         yield gateway
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_cell(
-    nats_server: NatsServer, tiny_model_dir: Path, text: TextModel
+    nats_server: NatsServer, tiny_model_dir: Path, text: TextModel, changes: dict[str, Any]
 ) -> AsyncIterator[tuple[AnsweringScheduler, RunningGateway]]:
     async with (
         new_cell(nats_server) as bus,
         answering(AnsweringScheduler(bus, text)) as scheduler,
-        running(settings_of(bus, tiny_model_dir), text) as gateway,
+        ready(settings_of(bus, tiny_model_dir, **changes), text) as gateway,
     ):
-        await gateway.until("ready")
         yield scheduler, gateway
 
 

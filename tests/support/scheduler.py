@@ -6,9 +6,11 @@ Each step unmasks TOKENS_PER_STEP tokens of the answer, from the last to the fir
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import httpx
 import numpy as np
 from nats.aio.msg import Msg
 
@@ -58,6 +60,19 @@ def top_tokens_of(request: Request, output_ids: Int32, positions: Int64) -> TopT
         positions=pack_int32(positions),
         tokens=pack_int32(output_ids[positions, None] + others),
         confidences=pack_float32(confidences_of(positions)[:, None] / 2.0**others),
+    )
+
+
+def progress_of(
+    request: Request, output_ids: Int32, positions: Int64, step: int, *, is_draft: bool = False
+) -> Progress:
+    return Progress(
+        step=step,
+        positions=pack_int32(positions),
+        tokens=pack_int32(output_ids[positions] + is_draft),
+        confidences=pack_float32(confidences_of(positions)),
+        top_tokens=top_tokens_of(request, output_ids, positions),
+        is_draft=is_draft,
     )
 
 
@@ -114,6 +129,15 @@ class AnsweringScheduler:
         async with asyncio.timeout(RECEIVED_S):
             return await self.served.get()
 
+    @contextlib.asynccontextmanager
+    async def withholding(self, request: Coroutine[Any, Any, httpx.Response]) -> AsyncIterator[str]:
+        """A request that waits for its outcome until the end of the block, and is served then. Yields: its id."""
+        self.hold = asyncio.Event()
+        sent = asyncio.create_task(request)
+        yield await self.received()
+        self.hold.set()
+        assert (await sent).status_code == 200
+
     async def run(self) -> None:
         """Answer until cancelled."""
         await self.bus.nc.subscribe(self.bus.subjects.cancel(">"), cb=self._receive_cancel)
@@ -167,39 +191,23 @@ class AnsweringScheduler:
     async def _serve(self, msg: Msg) -> None:
         request = decode(msg.data, Request)
         self.requests.append(request)
-        output_ids = self._output_ids(request)
+        output_ids, progress = self._output_ids(request), self.bus.subjects.progress(request.request_id)
         is_rejected = self.status in (OutcomeStatus.REJECTED, OutcomeStatus.REFUSED)  # before its first step
         free = free_positions(request.pinned, 0 if is_rejected else len(output_ids))
-        steps = 0
-        for start in range(0, len(free), TOKENS_PER_STEP):
+        starts = range(0, len(free), TOKENS_PER_STEP)
+        for step, start in enumerate(starts):
             positions = free[start : start + TOKENS_PER_STEP][::-1]
             if request.guesses and (last := int(free[-1])) not in positions:
                 guess = Guesses(
-                    step=steps, positions=pack_int32([last]), tokens=pack_int32([66]), confidences=GUESS_CONFIDENCE
+                    step=step, positions=pack_int32([last]), tokens=pack_int32([66]), confidences=GUESS_CONFIDENCE
                 )
                 await self.bus.publish(self.bus.subjects.guesses(request.request_id), guess)
             if request.stream:
-                await self.bus.publish(
-                    self.bus.subjects.progress(request.request_id),
-                    Progress(
-                        step=steps,
-                        positions=pack_int32(positions),
-                        tokens=pack_int32(output_ids[positions] + self.drafts),
-                        confidences=pack_float32(confidences_of(positions)),
-                        top_tokens=top_tokens_of(request, output_ids, positions),
-                        is_draft=self.drafts,
-                    ),
-                )
-            steps += 1
+                part = progress_of(request, output_ids, positions, step, is_draft=self.drafts)
+                await self.bus.publish(progress, part)
+        steps = len(starts)
         if self.drafts and request.stream:
-            whole = Progress(
-                step=steps,
-                positions=pack_int32(free),
-                tokens=pack_int32(output_ids[free]),
-                confidences=pack_float32(confidences_of(free)),
-                top_tokens=top_tokens_of(request, output_ids, free),
-            )
-            await self.bus.publish(self.bus.subjects.progress(request.request_id), whole)
+            await self.bus.publish(progress, progress_of(request, output_ids, free, steps))
         self.served.put_nowait(request.request_id)
         if self.hold is not None:
             await self.hold.wait()

@@ -1,6 +1,7 @@
 """The fixtures of the gateway's tests."""
 
 from tests.support.gateway import (
+    changes,
     gateway,
     lonely_gateway,
     own_gateway,
@@ -13,17 +14,3 @@ from tests.support.gateway import (
     shared_lonely_gateway,
     text,
 )
-
-__all__ = [
-    "gateway",
-    "lonely_gateway",
-    "own_gateway",
-    "own_lonely_gateway",
-    "own_scheduler",
-    "scheduler",
-    "settings",
-    "shared",
-    "shared_cell",
-    "shared_lonely_gateway",
-    "text",
-]

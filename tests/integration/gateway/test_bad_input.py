@@ -1,23 +1,19 @@
 """Invalid requests get an error in OpenAI's format that names the wrong field."""
 
-import asyncio
 import json
 import re
 from typing import Any
 
-import httpx
-import openai
 import pytest
 
 from services.gateway.api.request_body import MAX_BODY_BYTES
-from tests.support.gateway import LIMIT_S, ONE_CELL, RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
 from tests.support.tiny_model import MAX_LENGTH
 
 pytestmark = ONE_CELL
 
 USER = {"role": "user", "content": "hi"}
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [USER]}
-JSON_START = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "hi"}
 RESPONSE: dict[str, Any] = {"model": "tiny-llada", "input": "hi"}
 
@@ -43,89 +39,58 @@ def content(*parts: Any) -> dict[str, Any]:
 INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
-    ({"messages": None}, "messages"),
     ({"messages": [{"role": "user", "content": ""}]}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * MAX_LENGTH}]}, "messages"),
-    ({"messages": [{"role": "user", "content": "x" * 100_000}]}, "messages"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
-    ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
     ({"messages": [USER, {"content": "x"}]}, "messages[1].role"),
     ({"messages": [USER, "hi"]}, "messages[1]"),
-    ({"messages": [USER | {"tool_calls": [{}]}]}, "messages[0].tool_calls[0].id"),
     (content({"type": "image_url", "image_url": {"url": "x"}}), "messages[0].content"),
-    (content({"type": "input_audio", "input_audio": {}}), "messages[0].content"),
     (content({"type": "text"}), "messages[0].content"),
-    (content("hi"), "messages[0].content"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -2}, "max_tokens"),
     ({"max_tokens": "12"}, "max_tokens"),
-    ({"max_tokens": 1.5}, "max_tokens"),
-    ({"max_tokens": True}, "max_tokens"),
-    ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"temperature": 2.1}, "temperature"),
-    ({"temperature": -0.1}, "temperature"),
-    ({"temperature": "hot"}, "temperature"),
     ({"seed": 2**63}, "seed"),
     ({"stop": ["a"] * 65}, "stop"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
     ({"response_format": {"type": "json_object", "value": {}, "schema": {}}}, "response_format.value"),
     ({"json_schema": "{", "min_threshold": 0.9}, "json_schema"),
-    ({"ebnf": 'start: "a"'}, "ebnf"),
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
     ({"threshold": 2}, "threshold"),
     ({"threshold": 0.9, "min_threshold": 0.8}, "threshold"),
     ({"gen_length": 8, "max_tokens": 8}, "gen_length"),
-    ({"steps": 32}, "steps"),
-    ({"cfg_scale": 1.5}, "cfg_scale"),
     ({"stop": ""}, "stop[0]"),
-    ({"stop": [1]}, "stop[0]"),
     ({"stop": {}}, "stop"),
     ({"stop": "x" * 1001}, "stop[0]"),
     ({"canvas": True}, "canvas"),
-    ({"canvas": 1, "stream": True}, "canvas"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"slo_ms": 0}, "slo_ms"),
-    ({"slo_ms": "soon"}, "slo_ms"),
     ({"priority": 101}, "priority"),
     ({"min_threshold": 1.5}, "min_threshold"),
     ({"block_length": 0}, "block_length"),
     ({"n": 0}, "n"),
     ({"n": 129}, "n"),
     ({"top_p": 1.1}, "top_p"),
-    ({"top_p": -0.1}, "top_p"),
     ({"min_p": 1.1}, "min_p"),
     ({"ignore_eos": 1}, "ignore_eos"),
-    ({"stop_token_ids": 5}, "stop_token_ids"),
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
     ({"stop_token_ids": [1] * 129}, "stop_token_ids"),
-    ({"stop_token_ids": [1, 2**31 - 1]}, "stop_token_ids"),
     ({"echo": True}, "echo"),
     ({"frequency_penalty": 2.5}, "frequency_penalty"),
-    ({"presence_penalty": -3}, "presence_penalty"),
     ({"logit_bias": {"50256": -100}}, "logit_bias"),
     ({"logit_bias": {"5": 101}}, "logit_bias.5"),
-    ({"logit_bias": {"five": 1}}, "logit_bias.five"),
-    ({"logit_bias": [5]}, "logit_bias"),
     ({"logprobs": 2}, "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
-    ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
-    ({"guided_grammar": "a"}, "guided_grammar"),
     ({"guided_grammar": "#" * 100_001}, "guided_grammar"),
     ({"top_k": -2}, "top_k"),
     ({"top_k": 2**31}, "top_k"),
-    ({"top_k": 1.5}, "top_k"),
-    ({"functions": [{"name": "f"}]}, "functions"),
-    ({"response_format": {"type": "grammar"}}, "response_format.type"),
     ({"audio": {"voice": "alloy"}}, "audio"),
-    ({"modalities": ["text", "audio"]}, "modalities"),
     ({"model": 3}, "model"),
     ({"template": "<mask:2>", "logprobs": True}, "logprobs"),
     ({"template": "<mask:2>", "max_completion_tokens": 1}, "max_completion_tokens"),
@@ -134,38 +99,28 @@ INVALID_CHATS: list[tuple[dict[str, Any], str]] = [
 
 INVALID_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ""}, "prompt"),
-    ({"prompt": None}, "prompt"),
-    ({"prompt": 3}, "prompt"),
     ({"prompt": []}, "prompt"),
     ({"prompt": ["a", ""]}, "prompt"),
     ({"prompt": ["a", 1]}, "prompt"),
     ({"prompt": [[1], ["a"]]}, "prompt"),
     ({"prompt": ["a"] * 129}, "prompt"),
     ({"prompt": ["a"] * 65, "n": 2}, "n"),
-    ({"prompt": [1, "a"]}, "prompt"),
     ({"prompt": [1, -1]}, "prompt"),
     ({"prompt": [10**9]}, "prompt"),
-    ({"prompt": [10**30]}, "prompt"),
-    ({"prompt": [True]}, "prompt"),
     ({"prompt": [1] * MAX_LENGTH}, "prompt"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 0, "echo": False}, "max_tokens"),
     ({"max_tokens": 0, "echo": True, "prompt": ""}, "prompt"),
     ({"max_tokens": 0, "echo": True, "prompt": [1] * (MAX_LENGTH + 1)}, "prompt"),
-    ({"max_tokens": 0, "echo": True, "prompt": [10**9]}, "prompt"),
     ({"max_tokens": 0, "echo": True, "stop_token_ids": [2**31 - 1]}, "stop_token_ids"),
     ({"max_completion_tokens": 8}, "max_completion_tokens"),
     ({"best_of": 2}, "best_of"),
-    ({"echo": "yes"}, "echo"),
     ({"echo": True, "logprobs": 0}, "logprobs"),
     ({"logprobs": 21}, "logprobs"),
-    ({"logprobs": True}, "logprobs"),
     ({"template": "<mask:2>", "suffix": "x"}, "suffix"),
     ({"template": "<mask:2>", "logprobs": 1}, "logprobs"),
     ({"template": "<mask:2>", "max_tokens": 0, "echo": True}, "max_tokens"),
     ({"suffix": "x", "logprobs": 0, "guided_choice": ["a"]}, "guided_choice"),
-    ({"template": ["<mask:2>"]}, "template"),
-    ({"suffix": 3}, "suffix"),
 ]
 
 INVALID_INFILLS: list[tuple[dict[str, Any], str]] = [
@@ -184,22 +139,16 @@ INVALID_RESPONSES: list[tuple[dict[str, Any], str]] = [
      "tools[0].parameters"),
     ({"tool_choice": "some"}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
     ({"background": True}, "background"),
     ({"include": ["unknown"]}, "include[0]"),
-    ({"top_logprobs": 2}, "top_logprobs"),
     ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
     ({"max_tokens": 5}, "max_tokens"),
     ({"stop": ["x"]}, "stop"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"input": []}, "input"),
-    ({"input": " "}, "input"),
-    ({"input": "x" * 5000}, "input"),
     ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
     ({"input": [{"content": "a"}]}, "input[0].role"),
     ({"input": [{"type": "function_call_output", "output": "b"}]}, "input[0].call_id"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
     ({"template": "<mask:2>"}, "template"),
 ]  # fmt: skip
@@ -208,8 +157,6 @@ INVALID_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"messages": []}, "messages"),
-    ({"messages": [{"role": "user", "content": " "}]}, "messages"),
-    ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
     ({"messages": [{"role": "tool", "content": "x"}, USER]}, "messages[0].role"),
     ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
     ({"messages": [USER, {"role": "assistant", "content": "The"}]}, "messages"),
@@ -221,19 +168,33 @@ INVALID_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
      "tool_choice"),
     ({"tools": [{"name": "weather"}]}, "tools[0].input_schema"),
-    ({"tools": [{"name": "weather", "input_schema": {"not": {}}, "strict": True}]}, "tools[0].input_schema"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-    ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
-    ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema"),
     ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
     ({"stop": ["x"]}, "stop"),
     ({"n": 2}, "n"),
-    ({"top_p": 2}, "top_p"),
     ({"service_tier": "unknown"}, "service_tier"),
     ({"template": "<mask:2>"}, "template"),
 ]  # fmt: skip
+
+PREDICATE = {"type": "predicate", "instructions": "hi"}
+CHOICE = {"type": "choice", "instructions": "hi", "choices": [{"value": "a"}, {"value": "b"}]}
+DECISION: dict[str, Any] = {"model": "tiny-llada", "input": "hi", "questions": [PREDICATE]}
+INVALID_DECISIONS: list[tuple[dict[str, Any], str]] = [
+    ({"input": []}, "input"),
+    ({"input": "a" * 2000}, "input"),
+    ({"questions": []}, "questions"),
+    ({"questions": [PREDICATE] * 129}, "questions"),
+    ({"questions": [PREDICATE | {"type": "noul"}]}, "questions[0].type"),
+    ({"questions": [{"type": "predicate"}]}, "questions[0].instructions"),
+    ({"questions": [CHOICE | {"choices": [{"value": "a"}]}]}, "questions[0].choices"),
+    ({"questions": [CHOICE | {"choices": [{"value": "a"}] * 2}]}, "questions[0].choices"),
+    ({"questions": [CHOICE | {"choices": [{"value": 1}] * 2}]}, "questions[0].choices[0].value"),
+    ({"questions": [PREDICATE | {"type": "score", "levels": [{"label": "a"}] * 11}]}, "questions[0].levels"),
+    ({"stream": True}, "stream"),
+    ({"messages": []}, "messages"),
+]
 
 APIS: dict[str, tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = {
     "chat/completions": (CHAT, INVALID_CHATS),
@@ -241,6 +202,7 @@ APIS: dict[str, tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = {
     "fim/completions": (PLAIN, INVALID_INFILLS),
     "responses": (RESPONSE, INVALID_RESPONSES),
     "messages": (CHAT | {"max_tokens": 32}, INVALID_MESSAGES),
+    "decisions": (DECISION, INVALID_DECISIONS),
 }
 
 
@@ -273,40 +235,6 @@ async def test_a_body_over_the_limit_is_rejected_with_or_without_its_length(lone
 
     await refused(lonely_gateway, "/v1/chat/completions", status=413, content=b" " * (MAX_BODY_BYTES + 1))
     await refused(lonely_gateway, "/v1/chat/completions", status=413, content=parts())
-
-
-async def test_a_client_that_stops_sending_its_body_is_disconnected(
-    lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.gateway.api.request_body.PART_TIMEOUT_S", 0.1)
-    url = httpx.URL(lonely_gateway.url)
-    reader, writer = await asyncio.open_connection(url.host, url.port)
-    try:
-        writer.write(JSON_START + b"Content-Length: 100\r\n\r\n{")
-        async with asyncio.timeout(LIMIT_S):
-            reply = await reader.read()  # until it is closed
-    finally:
-        writer.close()
-    assert reply.startswith(b"HTTP/1.1 408 ")
-    assert b"the body arrived too slowly: 1 bytes" in reply
-
-
-async def test_a_body_that_arrives_slowly_in_many_parts_is_refused(
-    lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.gateway.api.request_body.PART_TIMEOUT_S", 0.5)
-    url = httpx.URL(lonely_gateway.url)
-    reader, writer = await asyncio.open_connection(url.host, url.port)
-    replied = asyncio.create_task(reader.readline())  # the connection may be reset after it
-    try:
-        writer.write(JSON_START + b"Content-Length: 100000\r\n\r\n")
-        async with asyncio.timeout(LIMIT_S):
-            while not replied.done():
-                writer.write(b" ")
-                await asyncio.wait({replied}, timeout=0.05)
-    finally:
-        writer.close()
-    assert replied.result().startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_body_that_is_not_declared_as_json_is_refused(lonely_gateway: RunningGateway) -> None:
@@ -377,12 +305,3 @@ async def test_unknown_paths_and_methods_get_the_same_format(lonely_gateway: Run
         error = reply.json()["error"]
         assert (reply.status_code, reply.headers["allow"], error["code"]) == (405, allowed, "method_not_allowed")
         assert error["message"] == f"the path {path!r} does not support the method {method}; accepted: {allowed}"
-
-
-async def test_the_openai_client_raises_its_own_error_with_the_field(lonely_gateway: RunningGateway) -> None:
-    async with lonely_gateway.openai() as api:
-        with pytest.raises(openai.BadRequestError) as refused_n:
-            await api.chat.completions.create(**CHAT, n=0)
-        with pytest.raises(openai.NotFoundError):
-            await api.chat.completions.create(**CHAT | {"model": "other"})
-    assert refused_n.value.param == "n"

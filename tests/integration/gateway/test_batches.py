@@ -18,9 +18,11 @@ from services.gateway.stores.batch_store import BatchStore
 from shared.bus.client import Bus
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, ready, running
+from tests.support.gateway import LIMIT_S, ONE_CELL, OWN_CELL, RunningGateway, claim_of, ready, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, reached, until
+
+pytestmark = ONE_CELL
 
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
@@ -64,6 +66,7 @@ async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str
     return [json.loads(row) for row in (await api.files.content(file_id)).text.splitlines()]
 
 
+@OWN_CELL
 async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(gateway: RunningGateway) -> None:
     gateway.scheduler.answer = lambda request: str(request.seed)
     async with gateway.openai() as api:
@@ -99,6 +102,7 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(gatewa
             await api.files.retrieve(done.input_file_id)
 
 
+@OWN_CELL
 async def test_a_batch_that_cannot_be_queued_is_not_created(gateway: RunningGateway) -> None:
     js, stream = gateway.scheduler.bus.js, gateway.scheduler.bus.subjects.stream("BATCHES")
     await js.update_stream((await js.stream_info(stream)).config.evolve(max_msgs=1))
@@ -138,6 +142,7 @@ async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway) -> N
     assert gateway.scheduler.requests == []
 
 
+@OWN_CELL
 async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
@@ -157,7 +162,8 @@ async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
     assert len({request.request_id for request in scheduler.requests}) == 5
 
 
-async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(bus: Bus, gateway: RunningGateway) -> None:
+async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(gateway: RunningGateway) -> None:
+    bus = gateway.scheduler.bus
     gateway.scheduler.hold = asyncio.Event()
     async with gateway.openai() as api:
         batch = await submit(api, line(0))
@@ -172,6 +178,7 @@ async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(bus: Bus, ga
     assert [request.seed for request in gateway.scheduler.requests] == [0, 1]
 
 
+@OWN_CELL
 async def test_a_batch_ended_by_another_gateway_is_not_changed(
     bus: Bus, batches: BatchStore, gateway: RunningGateway
 ) -> None:
@@ -201,6 +208,7 @@ async def test_a_cancelled_batch_keeps_its_completed_lines(gateway: RunningGatew
     gateway.scheduler.hold.set()
 
 
+@OWN_CELL
 async def test_a_waiting_batch_is_cancelled_at_once(
     bus: Bus, batches: BatchStore, settings: GatewaySettings, text: TextModel
 ) -> None:
@@ -212,7 +220,7 @@ async def test_a_waiting_batch_is_cancelled_at_once(
 
 
 async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
-    bus: Bus, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, go_on = asyncio.Event(), asyncio.Event()
 
@@ -228,10 +236,11 @@ async def test_a_batch_that_is_cancelled_while_its_file_is_read_is_not_served(
         await reached(reading.is_set)
         assert (await api.batches.cancel(batch.id)).status == "cancelled"
         go_on.set()
-        await until(lambda: is_settled(bus))
+        await until(lambda: is_settled(gateway.scheduler.bus))
     assert gateway.scheduler.requests == []
 
 
+@OWN_CELL
 async def test_a_batch_leaves_room_for_interactive_requests(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
@@ -247,7 +256,8 @@ async def test_a_batch_leaves_room_for_interactive_requests(
         assert (await ended(api, batch.id)).status == "completed"
 
 
-async def test_a_file_that_is_being_deleted_is_refused_at_once(bus: Bus, gateway: RunningGateway) -> None:
+async def test_a_file_that_is_being_deleted_is_refused_at_once(gateway: RunningGateway) -> None:
+    bus = gateway.scheduler.bus
     async with gateway.openai() as api:
         file = await api.files.create(file=("in.jsonl", b"{}"), purpose="batch")
         store = await bus.js.object_store(bus.subjects.files_store)
@@ -269,6 +279,7 @@ async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(
         assert done.request_counts.failed < 3000
 
 
+@OWN_CELL
 async def test_a_batch_that_was_queued_in_a_deleted_stream_is_run(
     bus: Bus, batches: BatchStore, settings: GatewaySettings, text: TextModel
 ) -> None:
@@ -283,6 +294,7 @@ async def test_a_batch_that_was_queued_in_a_deleted_stream_is_run(
         await until(has_ended)
 
 
+@OWN_CELL
 async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
     gateway: RunningGateway, batches: BatchStore
 ) -> None:

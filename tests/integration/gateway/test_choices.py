@@ -38,15 +38,6 @@ async def test_each_prompt_has_a_choice(gateway: RunningGateway, echoing: Answer
     assert reply["dilaserve"]["request_id"] in ids
 
 
-async def test_token_lists_are_prompts_too(gateway: RunningGateway, echoing: AnsweringScheduler) -> None:
-    listed = [
-        (await gateway.http.post("/tokenize", json={"model": MODEL, "prompt": prompt})).json()["tokens"]
-        for prompt in ("one", "two")
-    ]
-    reply = (await gateway.http.post(PATH, json={"model": MODEL, "prompt": listed, "seed": 1})).json()
-    assert texts(reply) == ["one 1", "two 1"]
-
-
 async def test_choices_of_one_prompt_have_consecutive_seeds(
     gateway: RunningGateway, echoing: AnsweringScheduler
 ) -> None:

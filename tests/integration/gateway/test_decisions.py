@@ -14,7 +14,7 @@ from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
-MODEL, PATH = "tiny-llada", "/v1/decisions"
+MODEL = "tiny-llada"
 INPUT = "The parcel arrived broken."
 TEAM = """Which team handles it?
 A: "returns" - broken goods
@@ -112,36 +112,3 @@ async def test_many_options_are_numbered(client: AsyncOpenAI, scheduler: Answeri
     assert scheduler.requests[0].choices == [str(i + 1) for i in range(40)]
     [answer] = answers_of(decision)
     assert (answer["choice"], [each["value"] for each in answer["probabilities"]]) == ("0", values)
-
-
-CHOICE = QUESTIONS[1]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param", "message"),
-    [
-        ({"input": None}, "input", "input must be a list"),
-        ({"input": []}, "input", "at least 1 items"),
-        ({"questions": []}, "questions", "at least 1 items"),
-        ({"questions": [QUESTIONS[0]] * 129}, "questions", "at most 128 items"),
-        ({"questions": [{"type": "noul", "instructions": "a"}]}, "questions[0].type", "predicate, choice, score"),
-        ({"questions": [{"type": "predicate"}]}, "questions[0].instructions", "is required"),
-        ({"questions": [{**CHOICE, "choices": [{"value": "a"}]}]}, "questions[0].choices", "at least 2 items"),
-        ({"questions": [{**CHOICE, "choices": [{"value": "a"}] * 2}]}, "questions[0].choices", "different values"),
-        ({"questions": [{**CHOICE, "choices": [{"value": 1}] * 2}]}, "questions[0].choices[0].value", "a string"),
-        ({"questions": [{**QUESTIONS[2], "levels": [{"label": "a"}] * 11}]}, "questions[0].levels", "at most 10 items"),
-        ({"stream": True}, "stream", "must be false"),
-        ({"temperature": 1.0}, "temperature", "is not supported"),
-        ({"messages": []}, "messages", "messages is not supported"),
-        ({"input": "a" * 2000}, "input", "the model's maximum is"),
-    ],
-)
-async def test_wrong_fields_are_named(
-    gateway: RunningGateway, fields: dict[str, Any], param: str, message: str
-) -> None:
-    body = {"model": MODEL, "input": INPUT, "questions": QUESTIONS, **fields}
-    reply = await gateway.http.post(PATH, json=body)
-    error = reply.json()["error"]
-    assert (reply.status_code, error["param"]) == (400, param), error
-    assert message in error["message"]
-    assert gateway.scheduler.requests == []

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import openai
@@ -22,12 +21,13 @@ from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Progress
 from shared.tasks import cancel
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, leave, ready, running, text_of
+from tests.support.gateway import CHAT, LIMIT_S, ONE_CELL, OWN_CELL, RunningGateway, leave, ready, running, text_of
 from tests.support.nats import NatsServer
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, reached
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+pytestmark = ONE_CELL
+
 PATH = "/v1/chat/completions"
 
 
@@ -38,14 +38,7 @@ async def test_without_an_instance_a_completion_is_unavailable(lonely_gateway: R
     assert reply.json()["error"]["type"] == "server_error"
 
 
-async def test_a_draining_instance_does_not_count(
-    lonely_gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    await lonely_gateway.until("ready")
-    scheduler.instance_state = InstanceState.DRAINING
-    await lonely_gateway.until("no instance is ready")
-
-
+@OWN_CELL
 async def test_requests_are_accepted_and_wait_while_a_plan_is_executed(
     lonely_gateway: RunningGateway, scheduler: AnsweringScheduler
 ) -> None:
@@ -62,6 +55,7 @@ async def test_requests_are_accepted_and_wait_while_a_plan_is_executed(
     await eventually(lambda: lonely_gateway.http.post(PATH, json=CHAT), lambda found: found.status_code == 503)
 
 
+@OWN_CELL
 async def test_without_a_bus_the_gateway_runs_and_reports_it(settings: GatewaySettings, text: TextModel) -> None:
     away = GatewaySettings(nats_url="nats://127.0.0.1:1", model=settings.model)
     async with running(away, text) as gateway:
@@ -117,7 +111,8 @@ async def test_an_internal_error_announces_that_its_connection_closes(
         assert reply.headers["Connection"] == "close"
 
 
-async def test_invalid_messages_on_the_bus_are_ignored(gateway: RunningGateway, bus: Bus) -> None:
+async def test_invalid_messages_on_the_bus_are_ignored(gateway: RunningGateway) -> None:
+    bus = gateway.scheduler.bus
     gateway.scheduler.hold = asyncio.Event()
     sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
     name = await gateway.scheduler.received()
@@ -142,6 +137,7 @@ async def test_an_outcome_can_be_fetched_later_by_either_id(gateway: RunningGate
         assert stored["dilaserve"] == reply["dilaserve"]
 
 
+@OWN_CELL
 async def test_a_request_that_times_out_is_cancelled(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
@@ -154,6 +150,7 @@ async def test_a_request_that_times_out_is_cancelled(
             assert await scheduler.cancelled.get() == scheduler.requests[0].request_id
 
 
+@OWN_CELL
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_outcome_stored_during_a_disconnection_is_found(
     tmp_path: Path, text: TextModel, tiny_model_dir: Path, stream: bool
@@ -195,23 +192,32 @@ async def store_elsewhere(server: NatsServer, cell: str, request_id: str) -> Non
     server.stop()
 
 
-async def test_a_stopping_gateway_refuses_new_requests_and_finishes_open_ones(gateway: RunningGateway) -> None:
+@OWN_CELL
+async def test_a_stopping_gateway_refuses_new_requests_and_finishes_open_ones(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.__main__.DRAIN_REPORT_S", 0.01)
     gateway.scheduler.hold = asyncio.Event()
     whole = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
     stream = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": True}))
     await gateway.scheduler.received()
     await gateway.scheduler.received()
-    gateway.stop.set()
-    await gateway.until("the gateway is shutting down")
-    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 503
-    assert not gateway.done.done()
-    gateway.scheduler.hold.set()
-    assert (await whole).json()["choices"][0]["message"]["content"] == "The answer is 29."
-    assert (await stream).text.endswith("data: [DONE]\n\n")
-    async with asyncio.timeout(LIMIT_S):
-        await gateway.done
+    with capture_logs() as lines:
+        gateway.stop.set()
+        await gateway.until("the gateway is shutting down")
+        assert (await gateway.http.post(PATH, json=CHAT)).status_code == 503
+        await reached(lambda: sum(line.get("requests") == 2 for line in lines) > 1)
+        assert not gateway.done.done()
+        gateway.scheduler.hold.set()
+        assert (await whole).json()["choices"][0]["message"]["content"] == "The answer is 29."
+        assert (await stream).text.endswith("data: [DONE]\n\n")
+        async with asyncio.timeout(LIMIT_S):
+            await gateway.done
+    reports = [line for line in lines if line["event"] == "draining"]
+    assert reports[0]["left_s"] >= reports[1]["left_s"]
 
 
+@OWN_CELL
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_exceeds_the_drain_time_gets_an_error_and_is_cancelled(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, stream: bool
@@ -230,22 +236,7 @@ async def test_a_request_that_exceeds_the_drain_time_gets_an_error_and_is_cancel
             assert await scheduler.cancelled.get() == request_id
 
 
-async def test_a_gateway_that_drains_reports_the_open_requests_and_the_time_left(
-    gateway: RunningGateway, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.gateway.__main__.DRAIN_REPORT_S", 0.01)
-    scheduler.hold = asyncio.Event()
-    sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
-    await scheduler.received()
-    with capture_logs() as lines:
-        gateway.stop.set()
-        await reached(lambda: sum(line.get("requests") == 1 for line in lines) > 1)
-        scheduler.hold.set()
-        assert (await sent).status_code == 200
-    reports = [line for line in lines if line["event"] == "draining"]
-    assert reports[0]["left_s"] >= reports[1]["left_s"]
-
-
+@OWN_CELL
 async def test_metrics_count_requests_tokens_and_first_text(gateway: RunningGateway) -> None:
     await gateway.http.post(PATH, json=CHAT)
     await gateway.http.post(PATH, json=CHAT | {"stream": True})
@@ -259,6 +250,7 @@ async def test_metrics_count_requests_tokens_and_first_text(gateway: RunningGate
     assert f"{name}_first_text_seconds_count 1.0" in metrics
 
 
+@OWN_CELL
 async def test_a_request_that_was_lost_with_its_stream_ends_with_an_error(
     bus: Bus, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +271,7 @@ async def test_a_request_that_was_lost_with_its_stream_ends_with_an_error(
         assert (await known).status_code == 200
 
 
+@OWN_CELL
 async def test_a_connection_whose_start_is_cancelled_can_be_closed(settings: GatewaySettings) -> None:
     before, connection = asyncio.all_tasks(), BusConnection()
     connecting = asyncio.create_task(connection.connect(settings))
@@ -298,7 +291,8 @@ async def test_a_connection_whose_start_is_cancelled_can_be_closed(settings: Gat
     await reached(lambda: asyncio.all_tasks() <= before)
 
 
-async def test_readiness_takes_no_message_of_the_bus(gateway: RunningGateway, bus: Bus) -> None:
+async def test_readiness_takes_no_message_of_the_bus(gateway: RunningGateway) -> None:
+    bus = gateway.scheduler.bus
     probes = bus.subjects.stream("PROBES")
     before = (await bus.js.stream_info(probes)).state.last_seq
     for _ in range(20):

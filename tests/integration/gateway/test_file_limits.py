@@ -8,7 +8,9 @@ import pytest
 
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway, ready
+from tests.support.gateway import ONE_CELL, OWN_CELL, RunningGateway, ready
+
+pytestmark = ONE_CELL
 
 KIB = b"x" * 1024
 
@@ -17,6 +19,7 @@ async def upload(gateway: RunningGateway, content: bytes = KIB) -> httpx.Respons
     return await gateway.http.post("/v1/files", files={"file": ("a.jsonl", content)}, data={"purpose": "batch"})
 
 
+@OWN_CELL
 @pytest.mark.parametrize("limit", [{"max_files_per_key": 2}, {"max_file_bytes_per_key": 2 * len(KIB)}])
 async def test_files_beyond_a_keys_limit_are_refused(
     settings: GatewaySettings, text: TextModel, scheduler: object, limit: dict[str, int]

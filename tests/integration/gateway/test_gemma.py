@@ -57,18 +57,6 @@ async def test_a_call_is_read_and_thoughts_are_left_out(client: AsyncOpenAI) -> 
     assert (call.function.name, json.loads(call.function.arguments)) == ("weather", ARGUMENTS)
 
 
-async def test_a_stream_has_the_same_call(client: AsyncOpenAI) -> None:
-    content, arguments = "", ""
-    async for chunk in await client.chat.completions.create(
-        model="gemma", messages=MESSAGES, tools=[TOOL], stream=True
-    ):
-        for choice in chunk.choices:
-            content += choice.delta.content or ""
-            for call in choice.delta.tool_calls or []:
-                arguments += (call.function.arguments if call.function else None) or ""
-    assert (content, json.loads(arguments)) == ("Let me see.", ARGUMENTS)
-
-
 async def test_the_calls_and_results_of_a_chat_are_in_the_prompt(client: AsyncOpenAI, gemma: RunningGateway) -> None:
     first = await client.chat.completions.create(model="gemma", messages=MESSAGES, tools=[TOOL])
     [call] = first.choices[0].message.tool_calls or []

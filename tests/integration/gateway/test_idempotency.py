@@ -1,6 +1,7 @@
 """Idempotency-Key: one key is one request with one outcome, across gateways and restarts."""
 
 import asyncio
+import secrets
 from typing import Any
 
 import httpx
@@ -9,10 +10,11 @@ import pytest
 from services.gateway.settings import GatewaySettings
 from shared.messages.instances import InstanceState
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, leave, ready, text_of
+from tests.support.gateway import CHAT, ONE_CELL, OWN_CELL, RunningGateway, claim_of, leave, ready, text_of
 from tests.support.scheduler import AnsweringScheduler
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+pytestmark = ONE_CELL
+
 PROMPT: dict[str, Any] = {"model": "tiny-llada"}
 INPUT: dict[str, Any] = PROMPT | {"input": "How many pears?"}
 PATH = "/v1/chat/completions"
@@ -22,6 +24,7 @@ async def post(gateway: RunningGateway, key: str, **changes: Any) -> httpx.Respo
     return await gateway.http.post(PATH, json=CHAT | changes, headers={"Idempotency-Key": key})
 
 
+@OWN_CELL
 async def test_a_repeated_request_gets_the_same_outcome_even_after_a_restart(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
@@ -58,9 +61,8 @@ async def test_a_repeated_request_gets_the_same_outcome_even_after_a_restart(
 async def test_a_key_belongs_to_the_whole_body(
     gateway: RunningGateway, path: str, body: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    replies = [
-        await gateway.http.post(path, json=each, headers={"Idempotency-Key": "k"}) for each in (body, body, other)
-    ]
+    key = {"Idempotency-Key": secrets.token_hex()}
+    replies = [await gateway.http.post(path, json=each, headers=key) for each in (body, body, other)]
     assert [reply.status_code for reply in replies] == [200, 200, 422]
     assert replies[0].headers["x-request-id"] == replies[1].headers["x-request-id"]
 
@@ -76,24 +78,21 @@ async def test_a_disconnected_client_can_retry_for_the_outcome(gateway: RunningG
 
 async def test_a_request_that_the_bus_lost_is_served_when_it_is_repeated(gateway: RunningGateway) -> None:
     gateway.scheduler.losses = 1
-    lost = await post(gateway, "lost")
+    lost = await post(gateway, "lost by the bus")
     assert (lost.status_code, lost.json()["error"]["message"]) == (503, "the bus lost the request")
     assert "retry-after" in lost.headers
-    replies = [await post(gateway, "lost") for _ in range(2)]
+    replies = [await post(gateway, "lost by the bus") for _ in range(2)]
     assert [text_of(reply, stream=False) for reply in replies] == 2 * ["The answer is 29."]
     assert len(gateway.scheduler.requests) == 2
 
 
+@OWN_CELL
 async def test_a_claim_is_confirmed_once_the_bus_has_stored_the_request(gateway: RunningGateway) -> None:
-    bus, gateway.scheduler.hold = gateway.scheduler.bus, asyncio.Event()
+    bus = gateway.scheduler.bus
     requests = (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).config
     await bus.js.update_stream(requests.evolve(max_msgs=1))
-    stored = asyncio.create_task(post(gateway, "stored"))
-    async with asyncio.timeout(LIMIT_S):
-        stored_id = await gateway.scheduler.received()
+    async with gateway.scheduler.withholding(post(gateway, "stored")) as stored_id:
         assert (await post(gateway, "refused")).status_code == 503
-        gateway.scheduler.hold.set()
-        assert (await stored).status_code == 200
     bucket = await bus.bucket(bus.subjects.claims_bucket)
     [refused_id] = set(await bucket.keys()) - {stored_id}
     assert (await claim_of(bus, stored_id)).is_stored
@@ -112,15 +111,12 @@ async def test_a_request_with_a_key_waits_for_an_instance(gateway: RunningGatewa
     assert (await waiting).status_code == 200
 
 
+@OWN_CELL
 async def test_a_gateway_that_stops_refuses_a_waiting_request(gateway: RunningGateway) -> None:
-    gateway.scheduler.hold, gateway.scheduler.instance_state = asyncio.Event(), InstanceState.READY
-    open_one = asyncio.create_task(post(gateway, "open"))
-    await gateway.scheduler.received()
-    gateway.scheduler.instance_state = InstanceState.DRAINING
-    await gateway.until("no instance is ready")
-    waiting = asyncio.create_task(post(gateway, "patient"))
-    await gateway.http.get("/health")
-    gateway.stop.set()
-    assert (await waiting).json()["error"]["message"] == "the gateway is shutting down"
-    gateway.scheduler.hold.set()
-    assert (await open_one).status_code == 200
+    async with gateway.scheduler.withholding(post(gateway, "open")):
+        gateway.scheduler.instance_state = InstanceState.DRAINING
+        await gateway.until("no instance is ready")
+        waiting = asyncio.create_task(post(gateway, "patient"))
+        await gateway.http.get("/health")
+        gateway.stop.set()
+        assert (await waiting).json()["error"]["message"] == "the gateway is shutting down"

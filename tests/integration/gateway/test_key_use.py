@@ -58,15 +58,6 @@ async def test_gateways_count_the_requests_allowed_by_the_others(bus: Bus) -> No
         assert second.acquire("other", 1) == 0.0
 
 
-async def test_a_gateway_that_starts_learns_the_rates(bus: Bus) -> None:
-    async with sharing(bus, {}) as first:
-        assert first.acquire("k", 1) == 0.0
-        async with sharing(bus, {}) as early:
-            await until_counted(early, "k")  # the count has been published
-        async with sharing(bus, {}) as late:
-            await until_counted(late, "k")
-
-
 async def test_requests_of_a_gateway_count_until_it_was_silent_for_three_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

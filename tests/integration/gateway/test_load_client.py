@@ -10,7 +10,9 @@ from dilaserve.load.workload import LoadRequest, RequestLoad
 from experiments import gateway_overhead
 from experiments.gateway_overhead import Connection
 from experiments.live_cluster import chat_body
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import ONE_CELL, RunningGateway
+
+pytestmark = ONE_CELL
 
 
 @pytest.mark.parametrize("raw", [False, True])

@@ -4,17 +4,15 @@ from math import log
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 
 from shared.text import TextModel
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
 from tests.support.scheduler import confidences_of
 
 pytestmark = ONE_CELL
 
 ANSWER = "The answer is 29."
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 TEXT: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2=", "max_tokens": 32}
 
 
@@ -24,20 +22,23 @@ def expected(text: str) -> list[tuple[str, Any]]:
     return [(token, pytest.approx(logprob)) for token, logprob in zip(text, logprobs, strict=True)]
 
 
-@pytest.mark.parametrize(("stop", "kept"), [(None, ANSWER), ("swer", "The an")])
+@pytest.mark.parametrize(("stop", "kept", "k"), [(None, ANSWER, 0), ("swer", "The an", 0), (None, ANSWER, 3)])
 async def test_a_chat_has_the_log_probability_of_each_token(
-    gateway: RunningGateway, stop: str | None, kept: str
+    gateway: RunningGateway, stop: str | None, kept: str, k: int
 ) -> None:
+    """With the `k` most probable tokens."""
+    wanted: Any = CHAT | {"logprobs": True, "top_logprobs": k, "stop": stop}
     async with gateway.openai() as api:
-        whole = await api.chat.completions.create(**CHAT, logprobs=True, top_logprobs=0, stop=stop)
-        stream = await api.chat.completions.create(**CHAT, logprobs=True, stop=stop, stream=True)
-        chunks = [chunk.choices[0] async for chunk in stream]
-    assert whole.choices[0].logprobs is not None
-    found = whole.choices[0].logprobs.content or []
-    streamed = [token for chunk in chunks if chunk.logprobs for token in chunk.logprobs.content or []]
-    for tokens in (found, streamed):
+        whole: Any = await api.chat.completions.create(**wanted)
+        chunks = [chunk.choices[0] async for chunk in await api.chat.completions.create(**wanted, stream=True)]
+    for choices in (whole.choices, chunks):
+        tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.content or []]
         assert [(token.token, token.logprob) for token in tokens] == expected(kept)
-        assert [(token.bytes, token.top_logprobs) for token in tokens] == [(list(token.encode()), []) for token in kept]
+        found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in tokens]
+        assert found == alternatives(gateway.scheduler.text, k)[: len(kept)]
+        each_token = [each for token in tokens for each in (token, *token.top_logprobs)]
+        whole_characters = [each for each in each_token if "\ufffd" not in each.token]
+        assert [each.bytes for each in whole_characters] == [list(each.token.encode()) for each in whole_characters]
     for chunk in chunks:
         own = chunk.logprobs.content if chunk.logprobs else None
         assert "".join(token.token for token in own or []) == (chunk.delta.content or "")
@@ -66,27 +67,6 @@ def alternatives(text: TextModel, k: int) -> list[list[tuple[str, Any]]]:
         [(text.decode([token + i]), pytest.approx(log(first / 2**i))) for i in range(k)]
         for token, first in zip(tokens, confidences_of(np.arange(len(tokens))).tolist(), strict=True)
     ]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_chat_has_the_most_probable_tokens_if_it_wants(gateway: RunningGateway, stream: bool) -> None:
-    async with gateway.openai() as api:
-        reply = await api.chat.completions.create(**CHAT, logprobs=True, top_logprobs=3, stream=stream)
-        choices = (
-            [chunk.choices[0] async for chunk in reply] if isinstance(reply, openai.AsyncStream) else [reply.choices[0]]
-        )
-    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.content or []]
-    assert [(token.token, token.logprob) for token in tokens] == expected(ANSWER)
-    found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in tokens]
-    assert found == alternatives(gateway.scheduler.text, 3)
-    whole = [each for token in tokens for each in token.top_logprobs if "\ufffd" not in each.token]
-    assert [each.bytes for each in whole] == [list(each.token.encode()) for each in whole]
-
-
-async def test_each_choice_has_its_own(gateway: RunningGateway) -> None:
-    async with gateway.openai() as api:
-        reply = await api.completions.create(**TEXT | {"prompt": ["a", "b"]}, n=2, logprobs=0)
-    assert [len(choice.logprobs.tokens or []) for choice in reply.choices if choice.logprobs] == [len(ANSWER)] * 4
 
 
 async def test_only_a_client_that_asks_gets_them(gateway: RunningGateway) -> None:

@@ -3,12 +3,11 @@
 from functools import partial
 from typing import Any
 
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
 from tests.support.tiny_model import MAX_LENGTH
 
 pytestmark = ONE_CELL
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "How many pears?"}
 
 

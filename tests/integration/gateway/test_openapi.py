@@ -42,15 +42,6 @@ DOCUMENTED_SCHEMAS = (
 )
 
 
-async def test_the_document_describes_the_bodies_and_replies(lonely_gateway: RunningGateway) -> None:
-    document = (await lonely_gateway.http.get("/openapi.json")).json()
-    chat = document["paths"]["/v1/chat/completions"]["post"]
-    assert chat["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ChatBody"}
-    properties = document["components"]["schemas"]["ChatBody"]["properties"]
-    assert {"messages", "max_completion_tokens", "slo_ms", "min_threshold", "canvas"} <= set(properties)
-    assert {"200", "4XX", "5XX"} <= set(chat["responses"])
-
-
 async def test_the_page_describes_every_path_and_field(lonely_gateway: RunningGateway) -> None:
     document = (await lonely_gateway.http.get("/openapi.json")).json()
     page = PAGE.read_text()
@@ -82,7 +73,7 @@ async def test_the_page_describes_every_error_code() -> None:
     assert [code for code in sorted(codes) if f"`{code}`" not in PAGE.read_text()] == []
 
 
-@pytest.mark.parametrize("examples", [6, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("examples", [3, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 async def test_requests_that_match_the_document_get_the_documented_replies(
     gateway: RunningGateway, examples: int
 ) -> None:

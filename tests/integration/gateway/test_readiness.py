@@ -3,7 +3,6 @@
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,11 +14,10 @@ from shared.bus.client import Bus
 from shared.messages.requests import Request
 from shared.text import TextModel
 from tests.builders import scheduler_stats
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import CHAT, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, until
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
 
 
@@ -49,11 +47,6 @@ async def test_a_silent_scheduler_ends_readiness_and_requests_still_wait_for_the
     monkeypatch.undo()
     await gateway.until("ready")
     await gateway.metric('dilaserve_gateway_not_ready{reason="scheduler"} 0.0')
-
-
-async def test_instances_that_hang_end_readiness(gateway: RunningGateway) -> None:
-    gateway.scheduler.stats = scheduler_stats(stalled_s=30.0, active=7)
-    await gateway.until("no step has ended for 30 s, with 7 requests active")
 
 
 async def test_a_request_that_is_not_stored_ends_readiness_until_one_is(
@@ -111,16 +104,14 @@ async def test_full_outcomes_refuse_requests_with_503_and_the_reason(gateway: Ru
 async def test_requests_at_the_most_of_the_cell_end_readiness_and_refuse_with_503(
     gateway: RunningGateway, bus: Bus
 ) -> None:
-    stream, gateway.scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
+    stream = bus.subjects.stream("REQUESTS")
     await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
     await gateway.until("ready")
-    first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
-    await becomes(gateway, "the bus stores 1 unfinished requests, of at most 1")
-    refused = await gateway.http.post(PATH, json=CHAT)
-    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
-    assert refused.json()["error"]["code"] == "storage_full"
-    gateway.scheduler.hold.set()
-    assert (await first).status_code == 200
+    async with gateway.scheduler.withholding(gateway.http.post(PATH, json=CHAT)):
+        await becomes(gateway, "the bus stores 1 unfinished requests, of at most 1")
+        refused = await gateway.http.post(PATH, json=CHAT)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        assert refused.json()["error"]["code"] == "storage_full"
     await gateway.until("ready")
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
 
@@ -130,32 +121,28 @@ async def test_requests_beyond_the_most_of_the_cell_get_503_before_a_probe_sees_
 ) -> None:
     await gateway.until("ready")
     monkeypatch.setattr(ready_reasons, "FULL_SHARE", 2.0)  # a probe sees no full stream
-    stream, gateway.scheduler.hold = bus.subjects.stream("REQUESTS"), asyncio.Event()
+    stream = bus.subjects.stream("REQUESTS")
     await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
-    first = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
-    await gateway.scheduler.received()
-    refused = await gateway.http.post(PATH, json=CHAT)
-    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
-    assert refused.json()["error"]["code"] == "storage_full"
-    assert "the bus stores as many messages there as it may" in refused.json()["error"]["message"]
-    gateway.scheduler.hold.set()
-    assert (await first).status_code == 200
+    async with gateway.scheduler.withholding(gateway.http.post(PATH, json=CHAT)):
+        refused = await gateway.http.post(PATH, json=CHAT)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        assert refused.json()["error"]["code"] == "storage_full"
+        assert "the bus stores as many messages there as it may" in refused.json()["error"]["message"]
 
 
-async def test_full_claims_refuse_new_keys_only_so_readiness_stays(gateway: RunningGateway, bus: Bus) -> None:
+async def test_full_claims_or_files_refuse_their_own_requests_so_readiness_stays(
+    gateway: RunningGateway, bus: Bus
+) -> None:
     await limit(bus, f"KV_{bus.subjects.claims_bucket}", 10)
-    refused = await gateway.http.post(PATH, json=CHAT, headers={"Idempotency-Key": "new"})
-    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
-    assert refused.json()["error"]["code"] == "storage_full"
-    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
-    assert await gateway.readiness() == "ready"
-
-
-async def test_a_full_bucket_of_files_refuses_an_upload_and_readiness_stays(gateway: RunningGateway, bus: Bus) -> None:
     await limit(bus, f"OBJ_{bus.subjects.files_store}", 10)
     upload = {"file": ("x.jsonl", b"{}\n")}
-    refused = await gateway.http.post("/v1/files", files=upload, data={"purpose": "batch"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_full")
+    for refused in (
+        await gateway.http.post(PATH, json=CHAT, headers={"Idempotency-Key": "new"}),
+        await gateway.http.post("/v1/files", files=upload, data={"purpose": "batch"}),
+    ):
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        assert refused.json()["error"]["code"] == "storage_full"
+    assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
     assert await gateway.readiness() == "ready"
 
 

@@ -13,17 +13,19 @@ from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.messages.requests import Outcome, OutcomeStatus, UnfinishedRequests
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, ready, running
+from tests.support.gateway import CHAT, LIMIT_S, ONE_CELL, OWN_CELL, RunningGateway, ready, running
 from tests.support.scheduler import AnsweringScheduler, active
 from tests.support.waiting import eventually, reached
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+pytestmark = ONE_CELL
+
 LIST = "/v1/requests"
+PATH = "/v1/chat/completions"
 
 
 async def ask(gateway: RunningGateway, **options: Any) -> str:
     """The id of a finished request."""
-    return (await gateway.http.post("/v1/chat/completions", json=CHAT | options)).headers["x-request-id"]
+    return (await gateway.http.post(PATH, json=CHAT | options)).headers["x-request-id"]
 
 
 async def ids(gateway: RunningGateway, **filters: str | int) -> list[str]:
@@ -37,11 +39,12 @@ async def has_listed(gateway: RunningGateway, count: int) -> None:
     await eventually(lambda: ids(gateway), lambda found: len(found) == count)
 
 
+@OWN_CELL
 async def test_finished_requests_are_selected_by_outcome_instance_and_id(gateway: RunningGateway) -> None:
     met = await ask(gateway)
     missed = await ask(gateway, slo_ms=1e-3, priority=2)
     gateway.scheduler.status = OutcomeStatus.FAILED
-    await gateway.http.post("/v1/chat/completions", json=CHAT)
+    await gateway.http.post(PATH, json=CHAT)
     failed = gateway.scheduler.requests[-1].request_id
     await has_listed(gateway, 3)
     assert await ids(gateway, status="completed") == [missed, met]
@@ -55,6 +58,7 @@ async def test_finished_requests_are_selected_by_outcome_instance_and_id(gateway
     assert (listed["key"], listed["priority"], listed["trace_id"]) == ("", 2, None)
 
 
+@OWN_CELL
 async def test_pages_follow_the_last_request_of_the_page_before(gateway: RunningGateway) -> None:
     newest_first = [await ask(gateway) for _ in range(3)][::-1]
     await has_listed(gateway, 3)
@@ -67,31 +71,38 @@ async def test_pages_follow_the_last_request_of_the_page_before(gateway: Running
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
 
 
-async def test_requests_in_progress_are_listed_until_their_outcome(gateway: RunningGateway) -> None:
-    gateway.scheduler.hold = asyncio.Event()
-    waiting = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 700}))
-    await reached(lambda: len(gateway.scheduler.requests) == 1)
-    [listed] = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()["data"]
-    assert listed["id"] == gateway.scheduler.requests[0].request_id
-    assert (listed["status"], listed["slo_ms"], listed["instance"]) == ("in_progress", 700.0, "worker-test")
-    assert await ids(gateway, status="in_progress", instance="no-such") == []
-    assert await ids(gateway, status="in_progress", id="no-such") == []
-    assert await ids(gateway) == []
-    gateway.scheduler.hold.set()
-    await waiting
+@OWN_CELL
+async def test_a_request_is_in_progress_until_its_outcome(gateway: RunningGateway) -> None:
+    async with gateway.scheduler.withholding(gateway.http.post(PATH, json=CHAT | {"slo_ms": 700})) as request_id:
+        [listed] = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()["data"]
+        for name in (request_id, f"chatcmpl-{request_id}"):
+            assert (await gateway.http.get(f"{LIST}/{name}")).json() == listed
+        assert (listed["object"], listed["id"], listed["status"]) == ("dilaserve.request", request_id, "in_progress")
+        assert (listed["slo_ms"], listed["arrival_s"], listed["instance"], listed["steps"]) == (
+            700,
+            1,
+            "worker-test",
+            1,
+        )
+        assert await ids(gateway, status="in_progress", instance="no-such") == []
+        assert await ids(gateway, status="in_progress", id="no-such") == []
+        assert await ids(gateway) == []
     await has_listed(gateway, 1)
     assert await ids(gateway, status="in_progress") == []
+    ended = (await gateway.http.get(f"{LIST}/{request_id}")).json()
+    assert (ended["status"], ended["text"]) == ("completed", "The answer is 29.")
 
 
-async def test_a_page_of_requests_in_progress_may_follow_one_that_has_ended(bus: Bus, gateway: RunningGateway) -> None:
+async def test_a_page_of_requests_in_progress_may_follow_one_that_has_ended(gateway: RunningGateway) -> None:
     gateway.scheduler.hold = asyncio.Event()
-    waiting = [asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT)) for _ in range(3)]
+    waiting = [asyncio.create_task(gateway.http.post(PATH, json=CHAT)) for _ in range(3)]
     await reached(lambda: len(gateway.scheduler.requests) == 3)
     listed = sorted(request.request_id for request in gateway.scheduler.requests)  # all arrived at the same time
     assert await ids(gateway, status="in_progress", limit=1) == listed[:1]
     ended = Outcome(
         request_id=listed[0], status=OutcomeStatus.CANCELLED, arrival_s=active(gateway.scheduler.requests[0]).arrival_s
     )
+    bus = gateway.scheduler.bus
     await bus.store(bus.subjects.outcomes(listed[0]), ended)
     gateway.scheduler.ended.add(listed[0])
     assert await ids(gateway, status="in_progress", after=listed[0]) == listed[1:]
@@ -103,18 +114,16 @@ async def test_a_page_of_requests_in_progress_may_follow_one_that_has_ended(bus:
 
 
 async def test_no_page_follows_the_last_request_of_a_list_that_is_cut(gateway: RunningGateway) -> None:
-    gateway.scheduler.hold, gateway.scheduler.lists_all = asyncio.Event(), False
-    waiting = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT))
-    await reached(lambda: len(gateway.scheduler.requests) == 1)
-    page = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()
-    assert (len(page["data"]), page["has_more"]) == (1, True)
-    after = {"status": "in_progress", "after": page["data"][0]["id"]}
-    page = (await gateway.http.get(LIST, params=after)).json()
-    assert (page["data"], page["has_more"]) == ([], False)
-    gateway.scheduler.hold.set()
-    await waiting
+    gateway.scheduler.lists_all = False
+    async with gateway.scheduler.withholding(gateway.http.post(PATH, json=CHAT)):
+        page = (await gateway.http.get(LIST, params={"status": "in_progress"})).json()
+        assert (len(page["data"]), page["has_more"]) == (1, True)
+        after = {"status": "in_progress", "after": page["data"][0]["id"]}
+        page = (await gateway.http.get(LIST, params=after)).json()
+        assert (page["data"], page["has_more"]) == ([], False)
 
 
+@OWN_CELL
 async def test_the_whole_id_finds_a_request_that_is_not_listed_any_more(
     bus: Bus, settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
@@ -137,6 +146,7 @@ async def finish(bus: Bus, number: int, **fields: Any) -> None:
     await bus.store(bus.subjects.outcomes(request_id), outcome)
 
 
+@OWN_CELL
 async def test_an_outcome_that_becomes_unverified_is_shown_so_in_its_place(
     bus: Bus, lonely_gateway: RunningGateway
 ) -> None:
@@ -152,6 +162,7 @@ async def test_an_outcome_that_becomes_unverified_is_shown_so_in_its_place(
     assert [each["text"] for each in listed] == ["", "right", "right", "right"]
 
 
+@OWN_CELL
 async def test_a_mark_of_an_unlisted_outcome_does_not_list_it_again(
     bus: Bus,
     settings: GatewaySettings,
@@ -178,6 +189,7 @@ async def test_a_filter_with_an_unknown_value_is_refused_by_its_name(lonely_gate
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
 
 
+@OWN_CELL
 async def test_a_list_does_not_wait_longer_while_others_wait_for_a_scheduler(
     bus: Bus, lonely_gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,34 +212,11 @@ async def test_without_a_scheduler_no_request_in_progress_is_known(lonely_gatewa
     assert "no scheduler of the cell" in reply.json()["error"]["message"]
 
 
-PATH = "/v1/chat/completions"
-
-
-async def test_a_request_is_in_progress_until_its_outcome(gateway: RunningGateway) -> None:
-    gateway.scheduler.hold = asyncio.Event()
-    waiting = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
-    await reached(lambda: len(gateway.scheduler.requests) == 1)
-    request_id = gateway.scheduler.requests[0].request_id
-    for name in (request_id, f"chatcmpl-{request_id}"):
-        running = (await gateway.http.get(f"/v1/requests/{name}")).json()
-        assert (running["object"], running["id"], running["status"]) == ("dilaserve.request", request_id, "in_progress")
-        assert (running["arrival_s"], running["instance"], running["steps"]) == (1.0, "worker-test", 1)
-    gateway.scheduler.hold.set()
-    assert (await waiting).status_code == 200
-    ended = (await gateway.http.get(f"/v1/requests/{request_id}")).json()
-    assert (ended["status"], ended["text"]) == ("completed", "The answer is 29.")
-
-
 async def test_a_request_is_cancelled_by_its_id(gateway: RunningGateway) -> None:
-    gateway.scheduler.hold = asyncio.Event()
-    waiting = asyncio.create_task(gateway.http.post(PATH, json=CHAT))
-    await reached(lambda: len(gateway.scheduler.requests) == 1)
-    request_id = gateway.scheduler.requests[0].request_id
-    cancelled = await gateway.http.post(f"/v1/requests/{request_id}/cancel")
-    assert (cancelled.status_code, cancelled.json()["status"]) == (202, "cancelling")
-    assert await gateway.scheduler.cancelled.get() == request_id
-    gateway.scheduler.hold.set()
-    await waiting
+    async with gateway.scheduler.withholding(gateway.http.post(PATH, json=CHAT)) as request_id:
+        cancelled = await gateway.http.post(f"/v1/requests/{request_id}/cancel")
+        assert (cancelled.status_code, cancelled.json()["status"]) == (202, "cancelling")
+        assert await gateway.scheduler.cancelled.get() == request_id
     again = await gateway.http.post(f"/v1/requests/{request_id}/cancel")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "request_ended")
 

@@ -76,29 +76,32 @@ async def test_instructions_and_parts_are_the_messages_of_a_chat(
     assert (response.temperature, response.top_p, response.max_tokens) == (0.5, 0.9, 8)
 
 
+async def respond(client: AsyncOpenAI, *, stream: bool = True, **fields: Any) -> tuple[Any, list[Any]]:
+    """The response, and the events of its stream."""
+    body: Any = {"model": MODEL, "input": "How many pears?", **fields}
+    if not stream:
+        return await client.responses.create(**body), []
+    events: list[Any] = [event async for event in await client.responses.create(**body, stream=True)]
+    return events[-1].response, events
+
+
 async def test_a_stream_has_openais_events_in_order(client: AsyncOpenAI, scheduler: AnsweringScheduler) -> None:
-    stream = await client.responses.create(model=MODEL, input="How many pears?", stream=True)
-    events: list[Any] = [event async for event in stream]
+    response, events = await respond(client)
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert list(dict.fromkeys(event.type for event in events)) == EVENTS
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert "".join(deltas) == "The answer is 29." == events[-1].response.output_text
-    assert {event.item_id for event in events if hasattr(event, "item_id")} == {events[-1].response.output[0].id}
+    assert "".join(deltas) == ANSWER == response.output_text
+    assert {event.item_id for event in events if hasattr(event, "item_id")} == {response.output[0].id}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_has_log_probabilities_if_it_includes_them(
     client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool
 ) -> None:
-    body: dict[str, Any] = {"model": MODEL, "input": "Pears?", "include": ["message.output_text.logprobs"]}
-    if stream:
-        events: list[Any] = [
-            event async for event in await client.responses.create(**body, top_logprobs=2, stream=True)
-        ]
-        response, found = events[-1].response, [event for event in events if event.type.endswith("text.delta")]
-        assert [[each.token for each in event.logprobs] for event in found] == [list(event.delta) for event in found]
-    else:
-        response = await client.responses.create(**body, top_logprobs=2)
+    included = ["message.output_text.logprobs"]
+    response, events = await respond(client, stream=stream, include=included, top_logprobs=2)
+    found = [event for event in events if event.type.endswith("text.delta")]
+    assert [[each.token for each in event.logprobs] for event in found] == [list(event.delta) for event in found]
     [part] = response.output[0].content
     assert [each.token for each in part.logprobs] == list(ANSWER)
     assert [each.logprob for each in part.logprobs] == pytest.approx(np.log(confidences_of(np.arange(len(ANSWER)))))
@@ -108,25 +111,18 @@ async def test_a_response_has_log_probabilities_if_it_includes_them(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_cut_response_is_incomplete(client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool) -> None:
-    body: dict[str, Any] = {"model": MODEL, "input": "How many pears?", "max_output_tokens": 3}
-    if stream:
-        events: list[Any] = [event async for event in await client.responses.create(**body, stream=True)]
-        assert events[-1].type == "response.incomplete"
-        response = events[-1].response
-    else:
-        response = await client.responses.create(**body)
+    response, events = await respond(client, stream=stream, max_output_tokens=3)
+    assert [event.type for event in events][-1:] == stream * ["response.incomplete"]
     assert (response.status, response.output_text) == ("incomplete", "The")
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
 async def test_a_failed_stream_ends_with_the_error(client: AsyncOpenAI, scheduler: AnsweringScheduler) -> None:
     scheduler.status = OutcomeStatus.FAILED
-    events: list[Any] = [
-        event async for event in await client.responses.create(model=MODEL, input="How many pears?", stream=True)
-    ]
-    assert (events[-1].type, events[-1].response.status) == ("response.failed", "failed")
-    assert events[-1].response.error.code == "server_error"
-    assert "failed" in events[-1].response.error.message
+    response, events = await respond(client)
+    assert (events[-1].type, response.status) == ("response.failed", "failed")
+    assert response.error.code == "server_error"
+    assert "failed" in response.error.message
 
 
 async def test_a_limit_beyond_the_models_room_is_named_as_in_the_body(gateway: RunningGateway) -> None:

@@ -1,33 +1,27 @@
 """Tiers, efforts and headers that replace DiLaServe's own fields."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from openai import BadRequestError
 
-from services.gateway.settings import GatewaySettings
-from shared.text import TextModel
-from tests.support.gateway import RunningGateway, ready
+from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+pytestmark = ONE_CELL
 
 
-@pytest.fixture
-async def tiered(
-    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
-) -> AsyncIterator[RunningGateway]:
-    tables = {"service_tiers": ("flex=60000:-20",), "reasoning_efforts": ("high=0.9",)}
-    async with ready(replace(settings, **tables), text) as gateway:
-        yield gateway
+@pytest.fixture(scope="module")
+def changes() -> dict[str, Any]:
+    return {"service_tiers": ("flex=60000:-20",), "reasoning_efforts": ("high=0.9",)}
 
 
-async def test_openais_client_names_a_tier_and_an_effort(tiered: RunningGateway, scheduler: AnsweringScheduler) -> None:
-    async with tiered.openai() as client:
+async def test_openais_client_names_a_tier_and_an_effort(
+    gateway: RunningGateway, scheduler: AnsweringScheduler
+) -> None:
+    async with gateway.openai() as client:
         reply = await client.chat.completions.create(**CHAT, service_tier="flex", reasoning_effort="high")
         with pytest.raises(BadRequestError, match="accepted: auto, default, flex") as refusal:
             await client.chat.completions.create(**CHAT, service_tier="priority")
@@ -66,10 +60,10 @@ async def test_an_invalid_header_is_refused_by_name(
     assert (refused.status_code, error["param"], error["message"]) == (400, name, f"{name} {reason}")
 
 
-async def test_a_line_of_a_batch_may_name_a_tier(tiered: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_line_of_a_batch_may_name_a_tier(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
     body = {**CHAT, "service_tier": "flex"}
     line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
-    async with tiered.openai() as client:
+    async with gateway.openai() as client:
         file = await client.files.create(file=("in.jsonl", line.encode()), purpose="batch")
         await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
         await reached(lambda: len(scheduler.requests) == 1)

@@ -1,102 +1,34 @@
 """A gateway that serves one model with two cells: each request goes to one of them, and is found wherever it is."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import httpx
-import msgspec
 import pytest
-from openai import AsyncOpenAI
+import pytest_asyncio
 
-from services.gateway.settings import GatewaySettings
-from shared.bus.client import Bus
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, RunningGateway, claim_of, running, text_of
-from tests.support.nats import NatsServer, new_cell
-from tests.support.scheduler import AnsweringScheduler, answering
-from tests.support.waiting import eventually, until
+from tests.support.gateway import LIMIT_S, ONE_CELL, OWN_CELL, claim_of, text_of
+from tests.support.nats import NatsServer
+from tests.support.two_cells import FIRST_ANSWER, PATH, SECOND_ANSWER, TURNS, TwoCells, two_cells
+from tests.support.waiting import eventually
+
+pytestmark = ONE_CELL
 
 MODEL = "tiny-llada"
-PATH: Literal["/v1/chat/completions"] = "/v1/chat/completions"
-TURNS = [{"role": "user", "content": "How many pears?"}]
-FIRST_ANSWER, SECOND_ANSWER = "The answer is 29.", "From the second cell."
 
 
-@dataclass
-class TwoCells:
-    """A gateway and the two cells of its model. Tests change the statistics that the cells publish."""
-
-    gateway: RunningGateway
-    first: AnsweringScheduler
-    second: AnsweringScheduler
-
-    async def complete(self, **fields: Any) -> httpx.Response:
-        headers = fields.pop("headers", {})
-        body = {"model": MODEL, "messages": TURNS, **fields}
-        return await self.gateway.http.post(PATH, json=body, headers=headers)
-
-    async def prefer(self, cell: AnsweringScheduler) -> None:
-        """Let this cell have the most slack, and wait until the gateway knows."""
-        for each in (self.first, self.second):
-            slack = 0.9 if each is cell else 0.4
-            each.stats = msgspec.structs.replace(each.stats, slack=slack, active=10_000)
-
-            async def is_known(each: AnsweringScheduler = each, slack: float = slack) -> bool:
-                return bool((await self.cluster(each))["slack"] == slack)
-
-            await until(is_known)
-
-    async def cluster(self, cell: AnsweringScheduler) -> dict[str, Any]:
-        """The state of the cell, as the gateway reports it."""
-        reply = await self.gateway.http.get("/cluster", params={"cell": cell.bus.subjects.cell})
-        state: dict[str, Any] = reply.json()
-        return state
-
-    async def drain(self, cell: AnsweringScheduler) -> None:
-        """Let the cell publish that it drains, and wait until the gateway knows."""
-        cell.stats = msgspec.structs.replace(cell.stats, draining=True)
-        await eventually(lambda: self.cluster(cell), lambda found: "drains" in (found["reason"] or ""))
-
-
-@pytest.fixture
-async def second_bus(bus: Bus, nats_server: NatsServer) -> AsyncIterator[Bus]:
-    async with new_cell(nats_server) as connected:
-        yield connected
-
-
-@pytest.fixture
-def both_settings(settings: GatewaySettings, second_bus: Bus) -> GatewaySettings:
-    entry = f"{MODEL}={settings.model}@{second_bus.subjects.cell}"
-    return msgspec.structs.replace(settings, more_models=(entry,), store_responses=True)
-
-
-@contextlib.asynccontextmanager
-async def gateway_of(
-    settings: GatewaySettings, text: TextModel, first: AnsweringScheduler, second: AnsweringScheduler
-) -> AsyncIterator[TwoCells]:
-    async with running(settings, text) as gateway:
-        cells = TwoCells(gateway, first, second)
-
-        async def both_serve() -> bool:
-            return all([(await cells.cluster(cell))["ready"] for cell in (first, second)])
-
-        await until(both_serve)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_cells(nats_server: NatsServer, text: TextModel) -> AsyncIterator[TwoCells]:
+    async with two_cells(nats_server, text, text, store_responses=True) as cells:
         yield cells
 
 
-@pytest.fixture
-async def cells(
-    both_settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, second_bus: Bus
-) -> AsyncIterator[TwoCells]:
-    async with (
-        answering(AnsweringScheduler(second_bus, text, answer=lambda _: SECOND_ANSWER)) as second,
-        gateway_of(both_settings, text, scheduler, second) as cells,
-    ):
-        yield cells
+@pytest_asyncio.fixture(loop_scope="module")
+async def cells(shared_cells: TwoCells) -> TwoCells:
+    await shared_cells.reset()
+    return shared_cells
 
 
 def name_of(reply: httpx.Response) -> str:
@@ -127,13 +59,10 @@ async def test_a_full_cell_refuses_and_the_other_one_serves(cells: TwoCells) -> 
     bus = cells.second.bus
     stream = (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).config
     await bus.js.update_stream(stream.evolve(max_msgs=1))
-    cells.second.hold = asyncio.Event()
-    held = asyncio.create_task(cells.complete())
-    await cells.second.received()
-    replies = [await cells.complete() for _ in range(3)]
+    async with cells.second.withholding(cells.complete()):
+        replies = [await cells.complete() for _ in range(3)]
     assert [text_of(reply, stream=False) for reply in replies] == [FIRST_ANSWER] * 3
-    cells.second.hold.set()
-    assert text_of(await held, stream=False) == SECOND_ANSWER
+    await bus.js.update_stream(stream)
 
 
 async def test_a_draining_cell_ends_its_requests_and_gets_no_more(cells: TwoCells) -> None:
@@ -162,27 +91,23 @@ async def test_without_a_cell_that_accepts_requests_each_gives_its_reason(cells:
     assert await cells.gateway.readiness() == f"{first}: {reason}; {second}: {reason}"
 
 
+@OWN_CELL
 async def test_a_cell_that_has_stopped_is_passed_by_and_its_outcomes_are_found(
-    both_settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, second_bus: Bus
+    nats_server: NatsServer, text: TextModel
 ) -> None:
-    keyed = {"Idempotency-Key": "once"}
-    second = AnsweringScheduler(second_bus, text, answer=lambda _: SECOND_ANSWER)
-    async with contextlib.AsyncExitStack() as stopping:
-        await stopping.enter_async_context(answering(second))
-        async with gateway_of(both_settings, text, scheduler, second) as cells:
-            await cells.prefer(second)
-            before = await cells.complete(headers=keyed)
-            assert text_of(before, stream=False) == SECOND_ANSWER
-            await stopping.aclose()
-            bucket = await second_bus.bucket(second_bus.subjects.instances_bucket)
-            await bucket.delete("worker-test")
-            await eventually(
-                lambda: cells.cluster(second), lambda found: "no instance is ready" in (found["reason"] or "")
-            )
-            assert text_of(await cells.complete(), stream=False) == FIRST_ANSWER
-            found = await cells.gateway.http.get(f"/v1/requests/{name_of(before)}")
-            assert found.json()["text"] == SECOND_ANSWER
-            assert name_of(await cells.complete(headers=keyed)) == name_of(before)
+    async with two_cells(nats_server, text, text) as cells:
+        keyed, second = {"Idempotency-Key": "once"}, cells.second
+        await cells.prefer(second)
+        before = await cells.complete(headers=keyed)
+        assert text_of(before, stream=False) == SECOND_ANSWER
+        await cells.stops.aclose()
+        bucket = await second.bus.bucket(second.bus.subjects.instances_bucket)
+        await bucket.delete("worker-test")
+        await eventually(lambda: cells.cluster(second), lambda found: "no instance is ready" in (found["reason"] or ""))
+        assert text_of(await cells.complete(), stream=False) == FIRST_ANSWER
+        found = await cells.gateway.http.get(f"/v1/requests/{name_of(before)}")
+        assert found.json()["text"] == SECOND_ANSWER
+        assert name_of(await cells.complete(headers=keyed)) == name_of(before)
 
 
 async def test_a_key_repeats_its_request_in_the_cell_that_has_it(cells: TwoCells) -> None:
@@ -202,20 +127,15 @@ async def test_a_key_repeats_its_request_in_the_cell_that_has_it(cells: TwoCells
 async def test_a_request_is_found_and_cancelled_in_its_cell(cells: TwoCells) -> None:
     for cell in (cells.second, cells.first):
         await cells.prefer(cell)
-        cell.hold = asyncio.Event()
-        running_request = asyncio.create_task(cells.complete())
-        async with asyncio.timeout(LIMIT_S):
-            request_id = await cell.received()
+        async with asyncio.timeout(LIMIT_S), cell.withholding(cells.complete()) as request_id:
             found = await cells.gateway.http.get(f"/v1/requests/{request_id}")
             assert found.json()["status"] == "in_progress"
             assert (await cells.gateway.http.post(f"/v1/requests/{request_id}/cancel")).status_code == 202
             assert await cell.cancelled.get() == request_id
-        cell.hold.set()
-        await running_request
 
 
 async def test_a_stored_response_is_continued_in_any_cell(cells: TwoCells) -> None:
-    async with AsyncOpenAI(base_url=f"{cells.gateway.url}/v1", api_key="any", max_retries=0) as client:
+    async with cells.gateway.openai() as client:
         await cells.prefer(cells.second)
         first = await client.responses.create(model=MODEL, input="How many pears?")
         await cells.prefer(cells.first)
@@ -230,7 +150,7 @@ async def test_the_lines_of_a_batch_are_served_once_by_either_cell(cells: TwoCel
         {"custom_id": str(i), "method": "POST", "url": PATH, "body": {"model": MODEL, "messages": TURNS}}
         for i in range(8)
     ]
-    async with AsyncOpenAI(base_url=f"{cells.gateway.url}/v1", api_key="any", max_retries=0) as client:
+    async with cells.gateway.openai() as client:
         content = "\n".join(map(json.dumps, lines)).encode()
         file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
         batch = await client.batches.create(input_file_id=file.id, endpoint=PATH, completion_window="24h")
@@ -243,9 +163,3 @@ async def test_the_lines_of_a_batch_are_served_once_by_either_cell(cells: TwoCel
     assert len(cells.first.requests) + len(cells.second.requests) == 8
     for cell in (cells.first, cells.second):
         assert all([(await claim_of(cell.bus, request.request_id)).is_stored for request in cell.requests])
-
-
-async def test_the_choices_of_one_body_are_served_by_any_cells(cells: TwoCells) -> None:
-    reply = await cells.complete(n=4)
-    assert reply.status_code == 200
-    assert {choice["message"]["content"] for choice in reply.json()["choices"]} <= {FIRST_ANSWER, SECOND_ANSWER}

@@ -5,7 +5,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 import msgspec
@@ -14,11 +13,10 @@ from structlog.testing import capture_logs
 from services.gateway.__main__ import serve
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, ready, running
+from tests.support.gateway import CHAT, LIMIT_S, ready, running
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached, until
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 CLIENTS = 3  # that keep their connection, and as many that open one for each request
 
 

@@ -5,32 +5,30 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 
-from services.gateway.settings import GatewaySettings
 from shared.arrays import unpack_int32
 from shared.bus.client import Bus
 from shared.messages.requests import ChatMessage, OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway, ready
+from tests.support.gateway import ONE_CELL, OWN_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
+
+pytestmark = ONE_CELL
 
 ASK: dict[str, Any] = {"model": "tiny-llada", "input": "How many pears?"}
 ANSWER = "The answer is 29."
 
 
-@pytest.fixture
-async def storing(
-    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
-) -> AsyncIterator[RunningGateway]:
-    """A gateway that stores responses."""
-    async with ready(msgspec.structs.replace(settings, store_responses=True), text) as gateway:
-        yield gateway
+@pytest.fixture(scope="module")
+def changes() -> dict[str, Any]:
+    return {"store_responses": True}
 
 
-@pytest.fixture
-async def client(storing: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with storing.openai() as client:
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
+    async with gateway.openai() as client:
         yield client
 
 
@@ -110,9 +108,11 @@ async def test_a_conversation_beyond_the_models_room_names_the_input(client: Asy
     assert refused.value.param == "input"
 
 
-async def test_a_response_that_cannot_be_stored_is_refused(client: AsyncOpenAI, bus: Bus) -> None:
+@OWN_CELL
+async def test_a_response_that_cannot_be_stored_is_refused(gateway: RunningGateway, bus: Bus) -> None:
     await bus.js.delete_key_value(bus.subjects.conversations_bucket)
-    with pytest.raises(InternalServerError, match="cannot store the response") as refused:
-        await client.responses.create(**ASK)
-    assert (refused.value.status_code, "retry-after" in refused.value.response.headers) == (503, True)
-    assert (await client.responses.create(**ASK, store=False)).output_text == ANSWER
+    async with gateway.openai() as client:
+        with pytest.raises(InternalServerError, match="cannot store the response") as refused:
+            await client.responses.create(**ASK)
+        assert (refused.value.status_code, "retry-after" in refused.value.response.headers) == (503, True)
+        assert (await client.responses.create(**ASK, store=False)).output_text == ANSWER

@@ -85,11 +85,27 @@ async def test_an_endless_or_slow_header_is_refused_over_tls(
         writer.close()
 
 
+@pytest.fixture(scope="module")
+def files(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path | str]:
+    directory = tmp_path_factory.mktemp("files")
+    encrypted = directory / "encrypted.pem"
+    command = f"openssl ec -in {certificate.key} -aes256 -passout pass:secret -out {encrypted}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    return {
+        "none": "",
+        "missing": directory / "missing.pem",
+        "certificate": certificate.certificate,
+        "key": certificate.key,
+        "encrypted key": encrypted,
+        "other key": make_certificate(directory / "other").key,
+    }
+
+
 @pytest.mark.parametrize(
     ("certificate_file", "key_file", "message"),
     [
-        ("certificate", "", "must be set together"),
-        ("", "key", "must be set together"),
+        ("certificate", "none", "must be set together"),
+        ("none", "key", "must be set together"),
         ("missing", "key", "No such file or directory"),
         ("key", "key", "accepted: a PEM certificate and its key"),
         ("certificate", "certificate", "accepted: a PEM certificate and its key"),
@@ -98,29 +114,8 @@ async def test_an_endless_or_slow_header_is_refused_over_tls(
     ],
 )
 def test_unusable_files_are_reported_in_one_line(
-    certificate_file: str,
-    key_file: str,
-    message: str,
-    certificate: Certificate,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    certificate_file: str, key_file: str, message: str, files: dict[str, Path | str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    encrypted = tmp_path / "encrypted.pem"
-    command = [
-        "openssl",
-        "ec",
-        "-in",
-        str(certificate.key),
-        "-aes256",
-        "-passout",
-        "pass:secret",
-        "-out",
-        str(encrypted),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    files = {"": "", "missing": tmp_path / "missing.pem", "certificate": certificate.certificate}
-    files |= {"key": certificate.key, "encrypted key": encrypted}
-    files["other key"] = make_certificate(tmp_path / "other").key
     environ = {"MODEL": "x", "PORT": "0", "TLS_CERTIFICATE": files[certificate_file], "TLS_KEY": files[key_file]}
     variables = {f"DILASERVE_{name}": str(value) for name, value in environ.items()}
     assert run_service("gateway", GatewaySettings, prepare, asyncio.run, variables) == 2

@@ -7,7 +7,9 @@ import pytest
 
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
-from tests.support.gateway import RunningGateway, running
+from tests.support.gateway import ONE_CELL, OWN_CELL, RunningGateway, running
+
+pytestmark = ONE_CELL
 
 SITE = "https://app.example"
 
@@ -37,6 +39,7 @@ async def test_on_loopback_only_local_names_and_addresses_are_hosts(lonely_gatew
         assert await refusal(lonely_gateway, {"Host": host}) == "host_not_allowed", host
 
 
+@OWN_CELL
 async def test_without_the_setting_a_public_gateway_accepts_any_host(
     settings: GatewaySettings, text: TextModel
 ) -> None:
@@ -45,6 +48,7 @@ async def test_without_the_setting_a_public_gateway_accepts_any_host(
         assert await refusal(gateway, {"Host": "api.example"}) is None
 
 
+@OWN_CELL
 async def test_with_the_setting_other_names_are_refused(public_gateway: RunningGateway) -> None:
     for host in ("api.example", "api.example:8000", "10.0.0.7:8000", "localhost"):
         assert await refusal(public_gateway, {"Host": host}) is None, host
@@ -59,6 +63,7 @@ async def test_requests_of_pages_of_other_sites_are_refused(lonely_gateway: Runn
     assert await refusal(lonely_gateway, {"Host": "localhost:8000", "Origin": "http://localhost:8000"}) is None
 
 
+@OWN_CELL
 async def test_an_allowed_site_may_read_replies_and_send_json(public_gateway: RunningGateway) -> None:
     reply = await public_gateway.http.get("/health", headers={"Origin": SITE})
     assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, SITE)

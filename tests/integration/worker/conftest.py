@@ -1,5 +1,3 @@
 """The fixtures of the worker's tests."""
 
 from tests.support.running_worker import registered, start_worker
-
-__all__ = ["registered", "start_worker"]
