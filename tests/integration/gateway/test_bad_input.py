@@ -150,6 +150,7 @@ INVALID_RESPONSES: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"content": "a"}]}, "input[0].role"),
     ({"input": [{"type": "function_call_output", "output": "b"}]}, "input[0].call_id"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"top_logprobs": 2}, "top_logprobs"),
     ({"template": "<mask:2>"}, "template"),
 ]  # fmt: skip
 

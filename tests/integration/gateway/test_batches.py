@@ -319,3 +319,5 @@ async def test_an_invalid_file_fails_the_batch_with_the_line(gateway: RunningGat
             await api.files.create(file=("empty", b""), purpose="batch")
         with pytest.raises(openai.BadRequestError):
             await api.files.create(file=("in", b"x"), purpose="fine-tune")
+        form: Any = {"files": {"other": b"x"}, "data": {"purpose": "batch"}}
+        assert (await gateway.http.post("/v1/files", **form)).json()["error"]["param"] == "file"

@@ -26,16 +26,6 @@ async def test_the_openai_client_gets_an_answer(gateway: RunningGateway) -> None
     assert reply.usage.total_tokens == len(prompt) + len(ANSWER)
 
 
-async def test_the_openai_client_streams_the_same_text(gateway: RunningGateway) -> None:
-    async with gateway.openai() as api:
-        stream = await api.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True})
-        chunks = [chunk async for chunk in stream]
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == ANSWER
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == len(ANSWER)
-
-
 async def test_a_reply_states_how_it_was_served(gateway: RunningGateway) -> None:
     reply = await gateway.http.post("/v1/chat/completions", json=CHAT | {"slo_ms": 4000, "max_tokens": 33})
     served = reply.json()["dilaserve"]

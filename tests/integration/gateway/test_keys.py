@@ -157,6 +157,9 @@ async def test_requests_beyond_the_rate_limit_are_rejected(gateway: RunningGatew
     replies = [await complete(gateway, secret) for _ in range(3)]
     assert [reply.status_code for reply in replies] == [200, 200, 429]
     assert 1 <= int(replies[2].headers["retry-after"]) <= 30
+    _, secret = await new_key("several", 4)
+    choices = [await complete(gateway, secret, n=n) for n in (2, 4, 1)]
+    assert [reply.status_code for reply in choices] == [200, 429, 200]  # all or none of a body's choices count
 
 
 async def test_choices_that_a_keys_rate_never_allows_are_refused_by_name(
