@@ -22,10 +22,10 @@ from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.bus.watch import BusWatch
-from shared.messages.requests import Cancel, Outcome, OutcomeStatus, Request
+from shared.messages.requests import Cancel, Outcome, Request
 from shared.tasks import cancel
-from tests.support.nats import NatsServer, started_server
-from tests.support.waiting import LIMIT_S, eventually, reached, until
+from tests.support.nats import started_server
+from tests.support.waiting import LIMIT_S, during, eventually, reached, until
 
 
 async def test_a_subject_without_a_valid_message_has_no_last_one(bus: Bus) -> None:
@@ -43,20 +43,6 @@ async def test_an_existing_stream_of_requests_gets_the_bound_and_keeps_its_messa
     await bus.set_up()
     info = await bus.js.stream_info(stream)
     assert (info.config.max_msgs, info.state.messages) == (MAX_UNFINISHED_REQUESTS, 1)
-
-
-async def test_stored_messages_survive_a_killed_server(tmp_path: Path) -> None:
-    with started_server(tmp_path) as server:
-        bus = await Bus.connect(server.url, "crash", name="test")
-        await bus.set_up()
-        await bus.store(bus.subjects.outcomes("r1"), Outcome(request_id="r1", status=OutcomeStatus.COMPLETED))
-        server.stop(kill=True)
-        server.start()
-        again = await Bus.connect(server.url, "crash", name="test")
-        stored = await again.js.get_last_msg(again.subjects.stream("OUTCOMES"), again.subjects.outcomes("r1"))
-        assert stored.data is not None
-        await again.close()
-        await bus.nc.close()
 
 
 async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: Path) -> None:
@@ -144,13 +130,10 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
     await bus.js.delete_stream(bus.subjects.stream("STEPS"))
     await bus.js.delete_key_value(forgotten)
     again = asyncio.Event()
-    keeping = asyncio.ensure_future(keep_streams(bus, again.set))
-    try:
+    async with during(keep_streams(bus, again.set)):
         async with asyncio.timeout(LIMIT_S):
             await again.wait()
         assert (await (await bus.js.key_value(forgotten)).status()).bucket == forgotten
-    finally:
-        await cancel([keeping])
 
 
 async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:
@@ -164,7 +147,6 @@ async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:
 @pytest.mark.slow
 async def test_every_stream_and_bucket_is_created_again_after_its_deletion(bus: Bus) -> None:
     lost = asyncio.Event()
-    keeping = asyncio.ensure_future(keep_streams(bus, lost.set))
     names = stream_names(bus.subjects)
 
     async def exists(name: str) -> bool:
@@ -175,13 +157,11 @@ async def test_every_stream_and_bucket_is_created_again_after_its_deletion(bus: 
         return True
 
     steps = {bus.subjects.stream("STEPS"), bus.subjects.stream("STEP_RESULTS")}
-    try:
+    async with during(keep_streams(bus, lost.set)):
         for name in sorted(names - steps):
             await bus.js.delete_stream(name)
             await until(partial(exists, name))
         assert not lost.is_set()  # no step was lost
-    finally:
-        await cancel([keeping])
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -197,15 +177,6 @@ def test_the_bus_closes_while_the_server_is_unavailable(run: Callable[[Any], Non
             assert bus.nc.is_closed
 
         run(lose_and_close())
-
-
-async def test_the_alive_file_exists_once_the_bus_is_connected(nats_server: NatsServer, tmp_path: Path) -> None:
-    alive = tmp_path / "alive"
-    bus = await Bus.connect(nats_server.url, "alive", name="test", alive_file=str(alive))
-    try:
-        await until(lambda: asyncio.to_thread(alive.exists))
-    finally:
-        await bus.close()
 
 
 async def test_a_cancelled_attempt_to_connect_ends_its_connection() -> None:

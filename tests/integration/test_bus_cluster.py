@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from nats.aio.msg import Msg
 
 from dilaserve.stack.nats import cluster_sections
 from dilaserve.stack.ports import free_port
@@ -19,18 +18,16 @@ from services.scheduler.io import delivery_watch
 from services.scheduler.io.delivery_watch import DeliveryWatch
 from services.scheduler.io.kept_streams import KeptStreams
 from shared.bus.client import Bus
-from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import request_consumer, stream_names
 from shared.bus.watch import BusWatch, Look
 from shared.errors import BadInput
 from shared.messages.requests import Request
 from shared.retry import retry
-from shared.tasks import cancel
 from shared.text import TextModel
 from tests.support.intake import receiving
 from tests.support.nats import started_server
-from tests.support.waiting import LIMIT_S, reached, until
+from tests.support.waiting import LIMIT_S, until
 
 ELECTION_S = 60.0  # limit of what waits for a cluster to choose leaders
 
@@ -56,33 +53,6 @@ async def test_an_existing_cell_gets_the_number_of_replicas_and_keeps_its_messag
     infos = [await bus.js.stream_info(name) for name in stream_names(bus.subjects)]
     assert {info.config.num_replicas for info in infos} == {3}
     assert (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).state.messages == 1
-
-
-@pytest.mark.slow
-async def test_requests_are_stored_and_delivered_after_the_loss_of_the_leading_server(
-    cluster: tuple[BusServers, str, Bus],
-) -> None:
-    servers, url, bus = cluster
-    await bus.ensure_set_up(replicas=3)
-    received, stream = set[str](), bus.subjects.stream("REQUESTS")
-
-    async def receive(msg: Msg) -> None:
-        received.add(decode(msg.data, Request).request_id)
-
-    async def store(request_id: str) -> None:
-        request = Request(request_id=request_id, prompt="x")
-        await retry(partial(bus.store, bus.subjects.requests, request), timeout_s=ELECTION_S)
-
-    consuming = asyncio.ensure_future(bus.run_consumer(stream, request_consumer(1), receive, is_exclusive=True))
-    try:
-        await store("before")
-        await reached(lambda: "before" in received, ELECTION_S)
-        servers.kill((await leaders(url))[stream])
-        await store("after")
-        await reached(lambda: "after" in received, ELECTION_S)
-        assert (await bus.js.get_msg(stream, 1)).data is not None
-    finally:
-        await cancel([consuming])
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pytest
 from dilaserve.stack.probes import nats_answers
 from services.predictor.settings import PredictorSettings
 from shared.bus.client import Bus
-from shared.errors import BadInput
 from shared.service import Service, run_service
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.nats import NatsServer, fail_to_connect, started_server
@@ -98,8 +97,3 @@ def test_a_wrong_file_of_authorities_is_one_line_and_status_2(
     assert run_service("predictor", PredictorSettings, prepare, asyncio.run, environ) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"DILASERVE_NATS_CA='{ca}': no readable certificates" in line
-
-
-async def test_a_wrong_file_of_authorities_is_an_error_of_the_caller(server: NatsServer) -> None:
-    with pytest.raises(BadInput, match="no readable certificates"):
-        await Bus.connect(address(server), "cell0", name="test", ca="missing.pem")

@@ -79,8 +79,8 @@ async def test_the_environment_of_the_scheduler_that_leads_sets_the_values(
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("gateway", {"port": 0, "default_slo_s": 9}),
-        ("predictor", {"predictor": "", "cache": "none"}),
+        pytest.param("gateway", {"port": 0, "default_slo_s": 9}, marks=pytest.mark.slow),
+        pytest.param("predictor", {"predictor": "", "cache": "none"}, marks=pytest.mark.slow),
         ("reconfigurator", {"thresholds": 0.7, "cache": "none"}),
     ],
 )

@@ -23,6 +23,7 @@ from dilaserve.stack.ports import free_port
 from shared.bus.client import Bus
 from tests.builders import scheduler_stats
 from tests.support.nats import started_server
+from tests.support.refusal import refusal
 from tests.support.waiting import until
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws live in a terminal alone
@@ -62,6 +63,16 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("bench --requests models/demo/heldout.jsonl --url host:8000", "such as http://127.0.0.1:8000"),
         ("bench --requests models/demo/heldout.jsonl --rate inf", "'--rate'"),
         ("bench --requests models/demo/heldout.jsonl --out docs", "is a directory"),
+        ("bench --benchmark gsm8k --trace x.csv", "one of --requests"),
+        ("bench --benchmark gsm8k --data /nowhere", "/nowhere"),
+        ("bench --benchmark humaneval", "mmlu-pro"),
+        ("bench --trace /nowhere.csv", "/nowhere.csv"),
+        ("bench --benchmark gsm8k --judge-url http://127.0.0.1:1", "--judge-model"),
+        ("bench --plot plot.pdf", ".png or .html"),
+        (
+            "bench --requests models/demo/heldout.jsonl --judge-url http://127.0.0.1:1 --judge-model x",
+            "no server answers",
+        ),
         ("profile --model MODEL --out docs", "is a directory"),
         ("profile --model MODEL --out PROFILE.csv --device tpu", "is not one of 'auto', 'cpu', 'cuda'"),
         ("profile --model MODEL --out PROFILE.csv --dtype int8", "is not one of 'auto', 'float32', 'bfloat16'"),
@@ -73,11 +84,9 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
 def test_wrong_usage_prints_one_line(
     arguments: str, error: str, tiny_checkpoint_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run(arguments.replace("MODEL", str(tiny_checkpoint_dir)).split())
-    output = capsys.readouterr()
-    assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
-    assert error in output.err
-    assert "Value error" not in output.err
+    error_line = refusal(capsys, *arguments.replace("MODEL", str(tiny_checkpoint_dir)).split())
+    assert error in error_line
+    assert "Value error" not in error_line
 
 
 def test_the_debug_log_level_adds_a_traceback_only(
@@ -114,10 +123,7 @@ def test_invalid_options_of_up_print_one_line_and_start_nothing(
 ) -> None:
     monkeypatch.setattr(probes, "ANSWER_TIMEOUT_S", 0.2)
     given = {"--model": tiny_checkpoint_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
-    status = run(["up", *(str(part) for pair in given.items() for part in pair)])
-    output = capsys.readouterr()
-    assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
-    assert error in output.err
+    assert error in refusal(capsys, "up", *(part for pair in given.items() for part in pair))
     assert not (tmp_path / "data" / "nats").exists()
 
 
@@ -127,10 +133,8 @@ def test_a_taken_metrics_port_is_reported_with_its_option(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         first = taken.getsockname()[1] - 1  # so that the second is taken
         options = ["--model", tiny_checkpoint_dir, "--data-dir", tmp_path / "data", "--metrics-port", first]
-        status = run(["up", *map(str, options), "--port", str(free_port())])
-    output = capsys.readouterr()
-    assert (status, output.out, output.err.count("\n")) == (2, "", 1), output.err
-    assert "the port is taken; choose another with --metrics-port" in output.err
+        error = refusal(capsys, "up", *options, "--port", free_port())
+    assert "the port is taken; choose another with --metrics-port" in error
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,27 +234,3 @@ async def test_status_watch_runs_until_interrupted(bus: Bus) -> None:
         process.send_signal(signal.SIGINT)
         rest, _ = await process.communicate()
     assert process.returncode == 0, rest
-
-
-ROWS = ("--requests", "models/demo/heldout.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ((), "one of --requests"),
-        (("--benchmark", "gsm8k", "--trace", "x.csv"), "one of --requests"),
-        (("--benchmark", "gsm8k", "--data", "/nowhere"), "/nowhere"),
-        (("--benchmark", "humaneval"), "mmlu-pro"),
-        (("--trace", "/nowhere.csv"), "/nowhere.csv"),
-        (("--benchmark", "gsm8k", "--judge-url", "http://127.0.0.1:1"), "--judge-model"),
-        (("--plot", "plot.pdf"), ".png or .html"),
-        ((*ROWS, "--judge-url", "http://127.0.0.1:1", "--judge-model", "x"), "no server answers"),
-    ],
-)
-def test_invalid_input_prints_one_line_and_exits_2(
-    options: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["bench", *options]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert error in line

@@ -13,9 +13,9 @@ from shared.bus import pull_consumer
 from shared.bus.client import Bus
 from shared.bus.kept_consumer import KeptConsumer
 from shared.bus.subjects import request_consumer
-from shared.tasks import cancel
 from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import during
 
 LIMIT_S = 20.0
 
@@ -79,36 +79,6 @@ async def test_consumption_continues_after_the_server_was_killed(own_server: Nat
     assert set(again[:-1]) <= {b"before"}
 
 
-async def test_messages_that_a_broken_connection_lost_are_delivered_again(nats_server: NatsServer, bus: Bus) -> None:
-    proxy = TcpProxy(nats_server.port)
-    url = f"nats://127.0.0.1:{await proxy.start()}"
-    behind_proxy = await Bus.connect(url, bus.subjects.cell, name="consumer")
-    reconnected = asyncio.Event()
-    behind_proxy.reconnects.subscribe(reconnected.set)
-    stream = bus.subjects.stream("REQUESTS")
-    arrived: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def handle(msg: Msg) -> None:
-        arrived.put_nowait(msg.data)
-
-    task = asyncio.ensure_future(behind_proxy.run_consumer(stream, request_consumer(1), handle, is_exclusive=True))
-    try:
-        await bus.js.publish(bus.subjects.requests, b"before")
-        assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b"before"
-        proxy.silence()
-        await bus.js.publish(bus.subjects.requests, b"lost")
-        await asyncio.wait_for(proxy.has_dropped(b"lost"), LIMIT_S)
-        proxy.reset()
-        await asyncio.wait_for(reconnected.wait(), LIMIT_S)
-        again = [await asyncio.wait_for(arrived.get(), LIMIT_S) for _ in range(2)]
-        assert again == [b"before", b"lost"]
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await behind_proxy.close()
-        await proxy.stop()
-
-
 @pytest.mark.slow
 async def test_a_silent_connection_is_replaced_within_seconds(nats_server: NatsServer, bus: Bus) -> None:
     """The server's bytes are lost without a reset."""
@@ -159,11 +129,8 @@ async def test_a_consumer_is_kept_while_its_handler_takes_long(bus: Bus, short_p
         handled.put_nowait(msg.data)
 
     consuming = bus.run_consumer(stream, request_consumer(1), handle, on_create=created.append)
-    task = asyncio.ensure_future(consuming)
-    try:
+    async with during(consuming):
         for data in (b"one", b"two"):
             await bus.js.publish(bus.subjects.requests, data)
         assert [await asyncio.wait_for(handled.get(), LIMIT_S) for _ in range(2)] == [b"one", b"two"]
         assert len(created) == 1
-    finally:
-        await cancel([task])

@@ -10,6 +10,7 @@ import pytest
 from dilaserve import cli
 from tests.support.engines import CONFIDENCE_ATOL
 from tests.support.golden import BLOCK_SETS, COPY, SETS, GoldenCase, threshold_cases
+from tests.support.refusal import refusal
 
 MODES = {"none": ("none", "none-block"), "prefix": ("prefix",), "dual": ("dual",), "block": ("block",)}
 EVERY = [*((name, cache) for name in SETS for cache in ("none", "prefix", "dual")), *((s, "block") for s in BLOCK_SETS)]
@@ -158,6 +159,4 @@ def refused(directory: Path, capsys: pytest.CaptureFixture[str], change: dict[st
     """The one line of the refused command's error."""
     files = {"--input": str(directory / "case.json"), "--out": str(directory / "trace.json")}
     options = {"--model": str(COPY / "llada" / "seed1"), "--threads": "1", **files, **change}
-    assert cli.run(["decode", *(part for option in options.items() for part in option)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    return line
+    return refusal(capsys, "decode", *(part for option in options.items() for part in option))

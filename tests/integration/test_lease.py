@@ -13,7 +13,7 @@ from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, request_consumer
 from shared.errors import Superseded
 from shared.tasks import cancel
 from tests.support.nats import NatsServer
-from tests.support.waiting import LIMIT_S, eventually, reached, until
+from tests.support.waiting import LIMIT_S, during, eventually, reached, until
 
 
 async def expire(bus: Bus) -> None:
@@ -32,11 +32,8 @@ async def test_an_expired_lease_is_renewed_if_there_was_no_other_leader(bus: Bus
         except NotFoundError:
             return False
 
-    holding = asyncio.ensure_future(lease.hold())
-    try:
+    async with during(lease.hold()):
         await until(is_held)
-    finally:
-        await cancel([holding])
     await lease.release()
     assert (await Lease.acquire(bus, "second")).epoch > lease.epoch
 
@@ -48,15 +45,11 @@ async def test_a_leader_whose_bucket_was_deleted_leads_on_in_a_new_one(bus: Bus)
     async def is_renewed() -> bool:
         return (await bus.js.stream_info(stream)).state.last_seq >= 2
 
-    holding = asyncio.ensure_future(lease.hold())
-    try:
+    async with during(lease.hold()):
         await until(is_renewed)
         await bus.js.delete_stream(stream)
         await bus.set_up()
         await until(is_renewed)
-    finally:
-        await cancel([holding])
-    assert not holding.done() or holding.cancelled()
 
 
 @pytest.mark.parametrize("still_leads", [False, True])
@@ -77,11 +70,8 @@ async def test_a_leader_whose_renewal_was_stored_without_an_answer_still_leads(b
     lease = await Lease.acquire(bus, "first")
     bucket = await bus.bucket(bus.subjects.leases_bucket)
     stored = await bucket.update(KEY, b"first", last=lease.epoch)
-    holding = asyncio.ensure_future(lease.hold())
-    try:
+    async with during(lease.hold()):
         await eventually(lambda: bucket.get(KEY), lambda found: (found.revision or 0) > stored)
-    finally:
-        await cancel([holding])
 
 
 async def test_a_leader_that_cannot_renew_its_lease_is_not_live(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,14 +80,11 @@ async def test_a_leader_that_cannot_renew_its_lease_is_not_live(bus: Bus, monkey
     config = (await bus.js.stream_info(stream)).config
     lease = await Lease.acquire(bus, "first")
     assert bus.is_live()
-    holding = asyncio.ensure_future(lease.hold())
-    try:
+    async with during(lease.hold()):
         await bus.js.update_stream(config.evolve(max_msg_size=1))
         await reached(lambda: not bus.is_live())
         await bus.js.update_stream(config)
         await reached(bus.is_live)
-    finally:
-        await cancel([holding])
     monkeypatch.setattr(io_lease, "MAX_UNRENEWED_S", 0.0)
     assert not bus.is_live()
     await bus.close()

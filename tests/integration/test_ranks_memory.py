@@ -6,7 +6,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.model.tensor_parallel import RankGroup, parallel_runner
 from shared.arrays import pack_int32
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, decode_together
 
 LIMIT_S = 60.0
 DEVICES = [torch.device("cpu")] * 2
@@ -80,15 +79,8 @@ def requests() -> list[Decode]:
 def decode_all(runner: Any) -> tuple[list[list[int]], int]:
     """Decode three requests, one of them from a truncated distribution. Returns: the outputs and the final limit."""
     engine, decodes = Engine(runner, CacheMode.DUAL, EngineLimits(MAX_TOKENS, 64), "a-1"), requests()
-    while left := [decode for decode in decodes if not decode.done]:
-        jobs = jobs_for(left)
-        labels = {"choices": [pack_int32([5] * 32), pack_int32([40] * 32)], "end_ids": pack_int32([7])}
-        wanted: dict[int, dict[str, Any]] = {0: labels, 1: {"top_k": 3}, 2: {"top_logprobs": 2}}
-        states = [msgspec.structs.replace(state, **wanted.get(state.ticket, {})) for state in jobs.states]
-        engine.accept(msgspec.structs.replace(jobs, states=states))
-        while (results := engine.iterate()) is not None:
-            assert not results.failures
-            read_results(results, left)
+    labels = {"choices": [pack_int32([5] * 32), pack_int32([40] * 32)], "end_ids": pack_int32([7])}
+    decode_together(engine, decodes, {0: labels, 1: {"top_k": 3}, 2: {"top_logprobs": 2}})
     return [decode.output.tolist() for decode in decodes], engine.max_batch_tokens
 
 

@@ -17,7 +17,7 @@ def users(password: str) -> str:
     return f'authorization {{ users: [ {own}, {{ user: service, password: "{password}" }} ] }}\n'
 
 
-@pytest.mark.parametrize("name", ["scheduler", "gateway"])
+@pytest.mark.parametrize("name", ["scheduler", pytest.param("gateway", marks=pytest.mark.slow)])
 async def test_a_service_ends_when_the_bus_refuses_its_user(name: str, tmp_path: Path, tiny_model_dir: Path) -> None:
     """nats-py does not connect again after such an error."""
     server = NatsServer(tmp_path, more=users("first"))

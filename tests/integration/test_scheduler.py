@@ -69,16 +69,6 @@ async def shared(scheduled: Path, tiny_model_dir: Path, nats_server: NatsServer)
         yield Cluster(bus, tiny_model_dir, scheduled, nats_server.url)
 
 
-async def test_a_request_is_acknowledged_after_its_outcome_is_stored(shared: Cluster) -> None:
-    async with shared.instance():
-        outcome = await shared.outcome(Request(request_id="served", prompt="How many?", output_tokens=40))
-        assert outcome.status is OutcomeStatus.COMPLETED
-        assert (outcome.prompt_tokens, outcome.output_tokens) == (9, 64)
-        assert outcome.stats is not None
-        assert outcome.stats.instances == ["w-1"]
-        await until(shared.all_acknowledged)
-
-
 async def test_a_message_that_is_no_outcome_does_not_take_the_place_of_one(shared: Cluster) -> None:
     bus, request_id = shared.bus, f"occupied-{next(numbers)}"
     await bus.js.publish(bus.subjects.outcomes(request_id), b'{"stream": "REQUESTS", "seq": 1}')  # a reply of the bus
@@ -235,21 +225,6 @@ async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cl
 
 
 @pytest.mark.slow
-async def test_a_scheduler_that_stalls_is_superseded_and_stops(cluster: Cluster) -> None:
-    """After SIGSTOP and SIGCONT, as on a machine that hangs, it finds another leader and stops."""
-    with service("scheduler", cluster.settings, cluster.log) as first:
-        async with cluster.instance():
-            await cluster.outcome(Request(request_id="r1", prompt="x", output_tokens=32))
-            first.send_signal(signal.SIGSTOP)
-            with service("scheduler", cluster.settings, cluster.log):
-                await cluster.outcome(Request(request_id="r2", prompt="x", output_tokens=32))
-                first.send_signal(signal.SIGCONT)
-                assert await asyncio.to_thread(first.wait, LIMIT_S) == 1
-                outcome = await cluster.outcome(Request(request_id="r3", prompt="x", output_tokens=32))
-                assert outcome.status is OutcomeStatus.COMPLETED
-
-
-@pytest.mark.slow
 async def test_a_scheduler_that_stalled_sends_nothing_if_another_leads(cluster: Cluster) -> None:
     """The results that arrived meanwhile would otherwise make it send the next jobs, and tokens to clients."""
     bus, sent = cluster.bus, asyncio.Queue[StepJobs]()
@@ -303,6 +278,7 @@ async def test_an_unstorable_outcome_loses_no_request_and_does_not_block_a_stop(
     assert not await cluster.all_acknowledged()
 
 
+@pytest.mark.slow
 async def test_a_standby_scheduler_stops_on_sigterm(scheduled: Path, shared: Cluster) -> None:
     await reached(lambda: "leading" in shared.log.read_text())
     log = scheduled / "second.log"
@@ -312,11 +288,13 @@ async def test_a_standby_scheduler_stops_on_sigterm(scheduled: Path, shared: Clu
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize("name", ["scheduler", "reconfigurator"])
+@pytest.mark.parametrize(
+    "name", ["scheduler", *(pytest.param(name, marks=pytest.mark.slow) for name in ("reconfigurator", "worker"))]
+)
 async def test_a_service_stops_on_sigterm_while_the_bus_is_unavailable(
-    name: str, tiny_model_dir: Path, tmp_path: Path
+    name: str, tiny_checkpoint_dir: Path, tmp_path: Path
 ) -> None:
-    settings = {"nats_url": "nats://127.0.0.1:9", "model": tiny_model_dir}
+    settings = {"nats_url": "nats://127.0.0.1:9", "model": tiny_checkpoint_dir}
     with service(name, settings, log := tmp_path / LOG) as process:
         await reached(lambda: "bus unavailable" in log.read_text())
         assert await asyncio.to_thread(stop, process) == 0

@@ -20,29 +20,8 @@ from shared.settings import ServiceSettings, check_nats_url, read_settings
 from shared.urls import without_credentials
 
 HIDDEN = ("Qx1", "Zk2", "Wv3")  # the parts of each password
-SEPARATORS = (
-    "@",
-    "#",
-    "?",
-    "%",
-    "/",
-    ":",
-    "&",
-    ",",
-    "[",
-    "]",
-    "=",
-    "://",
-    "%2F",
-    "@/",
-    "@?",
-    "@#",
-    "@:",
-    "?@",
-    "a@b:1/",
-    ",nats://",
-)
-PASSWORDS = [f"{each}".join(HIDDEN) for each in SEPARATORS]
+SYMBOLS = "@ # ? % / : & , [ ] = :// %2F @/ @? @# @: ?@ a@b:1/ ,nats://"
+PASSWORDS = [f"{each}".join(HIDDEN) for each in SYMBOLS.split()]
 
 
 def check(printed: str) -> None:
@@ -51,10 +30,6 @@ def check(printed: str) -> None:
 
 def addresses(scheme: str, rest: str) -> Iterator[str]:
     yield from (f"{scheme}://gateway:{password}@127.0.0.1:1{rest}" for password in PASSWORDS)
-
-
-def test_there_are_twenty_passwords() -> None:
-    assert len(set(PASSWORDS)) == 20
 
 
 @pytest.mark.parametrize("scheme", ["nats", "tls", "postgresql", "postgresql+asyncpg", "http", "https"])

@@ -1,23 +1,17 @@
 """Limits on the bytes of a cell's streams and buckets, and quick probes, on a real server."""
 
-import asyncio
-import socket
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from dilaserve.stack.ports import LOOPBACK
-from dilaserve.stack.probes import nats_answers
 from services.scheduler.io.lease import Lease
 from shared.bus.client import Bus
-from shared.bus.errors import bus_errors
 from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES, SMALL_BYTES
 from shared.bus.subjects import stream_names
 from shared.errors import StorageFull
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
-from tests.support.nats import NatsServer, started_server
-from tests.support.waiting import LIMIT_S
+from tests.support.nats import started_server
 
 IN_MEMORY = ("STEPS", "STEP_RESULTS", "KV_instances")
 
@@ -75,14 +69,6 @@ async def test_a_full_stream_of_arrivals_drops_its_oldest_message(bus: Bus) -> N
     assert (state.messages, state.first_seq) == (1, 2)
 
 
-async def test_a_full_bucket_of_files_refuses_a_file_with_the_reason(bus: Bus) -> None:
-    name = f"OBJ_{bus.subjects.files_store}"
-    await bus.js.update_stream((await bus.js.stream_info(name)).config.evolve(max_bytes=1000))
-    store = await bus.js.object_store(bus.subjects.files_store)
-    with pytest.raises(StorageFull, match="cannot access the files"), bus_errors("access the files"):
-        await store.put("file", bytes(100_000))
-
-
 async def test_a_server_with_too_little_room_serves_without_limits(tmp_path: Path) -> None:
     with started_server(tmp_path, max_file_store="100MB") as server:
         bus = await Bus.connect(server.url, "small", name="test")
@@ -92,11 +78,3 @@ async def test_a_server_with_too_little_room_serves_without_limits(tmp_path: Pat
         assert (await limits(bus))["OUTCOMES-small"] == -1
         await bus.store(bus.subjects.outcomes("r1"), outcome("r1"))
         await bus.close()
-
-
-async def test_an_unavailable_bus_is_detected(nats_server: NatsServer) -> None:
-    with socket.socket() as taken:  # so that no other server has the port
-        taken.bind((LOOPBACK, 0))
-        async with asyncio.timeout(LIMIT_S):
-            assert not await nats_answers(f"nats://{LOOPBACK}:{taken.getsockname()[1]}")
-    assert await nats_answers(nats_server.url)

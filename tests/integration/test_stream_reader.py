@@ -10,9 +10,10 @@ from shared.bus.plan_history import read_plans
 from shared.bus.stream_reader import read_last
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Outcome, OutcomeStatus
-from shared.tasks import cancel, pause
+from shared.tasks import pause
+from tests.support.waiting import during
 
-RECORDS, READS = 100, 20
+RECORDS, READS = 100, 10
 
 
 async def test_no_record_is_missed_that_is_replaced_during_the_read(bus: Bus) -> None:
@@ -28,15 +29,12 @@ async def test_no_record_is_missed_that_is_replaced_during_the_read(bus: Bus) ->
             replaced += 1
             await pause(0)
 
-    replacing = asyncio.ensure_future(replace())
-    try:
+    async with during(replace()):
         for _ in range(READS):
             before = replaced
             read = await read_last(bus, f"KV_{bus.subjects.batches_bucket}", f"$KV.{bus.subjects.batches_bucket}.>")
             assert len({msg.subject for msg in read}) == RECORDS
             assert replaced > before
-    finally:
-        await cancel([replacing])
 
 
 async def test_each_read_gets_the_last_message_of_its_subject_or_none(bus: Bus) -> None:

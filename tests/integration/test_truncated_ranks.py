@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from services.worker.engine.cache_mode import CacheMode
@@ -10,7 +9,7 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from shared.arrays import pack_int32
 from tests.support.golden import COPY
-from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.steps import Decode, decode_together
 
 LABELS = {"choices": [pack_int32([5, 6]), pack_int32([90])], "end_ids": pack_int32([1])}
 CHANGES = {"presence_penalty": 1.0, "repetition_penalty": 1.5, "logit_bias": {5: 2.0, 90: -3.0}}
@@ -23,13 +22,7 @@ def outputs(tp: int) -> list[list[int]]:
         mask = runner.config.mask_token_id
         decodes = [Decode(i, [7, 8, 9], 16, 16, 0.3, mask, 1.0, seed=3) for i in range(len(LIMITS))]
         engine = Engine(runner, CacheMode.NONE, EngineLimits(1024, 8), "test-1")
-        while left := [each for each in decodes if not each.done]:
-            jobs = jobs_for(left)
-            states = [msgspec.structs.replace(state, **LIMITS[state.ticket]) for state in jobs.states]
-            engine.accept(msgspec.structs.replace(jobs, states=states))
-            results = engine.iterate()
-            assert results is not None
-            read_results(results, left)
+        decode_together(engine, decodes, dict(enumerate(LIMITS)))
         return [each.output.tolist() for each in decodes]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dilaserve.cli import run
 from dilaserve.stack.up_options import DEMO_MODEL
+from tests.support.refusal import refusal
 
 ROWS = str(DEMO_MODEL / "heldout.jsonl")
 
@@ -30,13 +31,10 @@ def test_unusable_questions_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: str, error: str
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(rows)
-    assert run(["verify", "--model", str(DEMO_MODEL), "--data", str(tmp_path / "rows.jsonl")]) == 2
-    assert error in capsys.readouterr().err
+    assert error in refusal(capsys, "verify", "--model", DEMO_MODEL, "--data", tmp_path / "rows.jsonl")
 
 
 def test_a_model_of_another_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096}')
-    assert run(["verify", "--model", str(tmp_path), "--data", ROWS]) == 2
-    error = capsys.readouterr().err
+    error = refusal(capsys, "verify", "--model", tmp_path, "--data", ROWS)
     assert "architecture: LlamaForCausalLM; supported: LLaDAModelLM, DreamModel" in error
-    assert error.count("\n") == 1

@@ -1,14 +1,14 @@
 """A stand-in for the leading scheduler of a cell: its configuration and its statistics."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from shared.bus.cell_config import KeptConfig
 from shared.bus.client import Bus
 from shared.messages.cell import CellConfig
-from shared.tasks import cancel, pause
+from shared.tasks import pause
 from tests.builders import scheduler_stats
+from tests.support.waiting import during
 
 STATS_S = 0.05
 
@@ -25,8 +25,5 @@ async def leading(bus: Bus, config: CellConfig | None) -> AsyncIterator[None]:
                 await bus.publish(bus.subjects.stats("scheduler"), scheduler_stats())
             await pause(STATS_S)
 
-    publishing = asyncio.create_task(publish())
-    try:
+    async with during(publish()):
         yield
-    finally:
-        await cancel([publishing])

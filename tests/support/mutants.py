@@ -33,19 +33,9 @@ ROOT = Path(__file__).parents[2]
 SLOW_PACKAGES = ("numpy", "torch", "msgspec", "structlog", "transformers", "pydantic", "scipy", "nats")
 BROKEN = 99  # exit status of a fork in which pytest itself fails
 LIMIT_S = 120.0  # of the tests of one mutant; one that takes longer is noticed
-OPTIONS = (
-    "-q",
-    "-x",
-    "-W",
-    "ignore::pytest.PytestAssertRewriteWarning",
-    "--no-header",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:xdist",
-    "-m",
-    "not slow and not cuda",
-)
+WARNING = "ignore::pytest.PytestAssertRewriteWarning"
+OPTIONS = ["-q", "-x", "-W", WARNING, "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+OPTIONS += ["-m", "not slow and not cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +84,7 @@ UNCHANGED = (ast.Assert, ast.Raise, ast.Import, ast.ImportFrom, ast.JoinedStr)  
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`number`: of the change among all of the file; `function`: its qualified name, empty outside functions; `text`:
-    the new line."""
+    """`number`: of the change among all of the file; `function`: its qualified name; `text`: the new line."""
 
     file: str
     number: int
@@ -148,11 +137,13 @@ def _is_log(node: ast.AST) -> bool:
 
 
 def mutants_of(file: str) -> list[Mutant]:
+    """Those of the file's functions."""
     tree = ast.parse((ROOT / file).read_text("utf-8"))
     functions = dict(_functions(tree, ""))
     return [
-        Mutant(file, number, line, functions.get(line, ""), _changed_line(copy.deepcopy(tree), number, line))
+        Mutant(file, number, line, functions[line], _changed_line(copy.deepcopy(tree), number, line))
         for number, (line, _) in enumerate(changes(tree))
+        if line in functions
     ]
 
 
@@ -269,20 +260,13 @@ def reached_by(area: Area, files: Sequence[str]) -> tuple[dict[str, list[str]], 
 
 
 def is_noticed(mutant: Mutant, reached: dict[str, list[str]], seconds: dict[str, float]) -> bool:
-    tests = reached.get(f"{mutant.file}:{mutant.function}", []) if mutant.function else None
-    if tests is None:  # a line that runs at the import: all tests of the file
-        tests = sorted(
-            {test for place, some in reached.items() if place.startswith(f"{mutant.file}:") for test in some}
-        )
-    if not tests:
-        return False
-    tests = sorted(tests, key=lambda test: seconds[test])
+    tests = sorted(reached.get(f"{mutant.file}:{mutant.function}", []), key=lambda test: seconds[test])
 
     def run() -> int:
         sys.meta_path.insert(0, Changed(mutant))
         return int(pytest.main([*OPTIONS, *tests]))
 
-    return in_fork(run, LIMIT_S) != 0
+    return bool(tests) and in_fork(run, LIMIT_S) != 0
 
 
 def main(

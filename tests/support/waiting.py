@@ -1,8 +1,11 @@
-"""Polls for a condition that has no event."""
+"""Polls for a condition that has no event; runs what a test needs meanwhile."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from shared.tasks import cancel
 
 LIMIT_S = 20.0
 T = TypeVar("T")
@@ -28,3 +31,15 @@ async def reached(condition: Callable[[], object], within_s: float = LIMIT_S) ->
         return bool(condition())
 
     await until(holds, within_s)
+
+
+@asynccontextmanager
+async def during(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run `work` until the block ends, and cancel it then. Raises: its error, if it has ended with one."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await cancel([task])
+    if not task.cancelled():
+        task.result()

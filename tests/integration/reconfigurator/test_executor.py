@@ -100,17 +100,6 @@ async def test_a_launch_that_keeps_failing_is_abandoned_and_reported_once(
     assert events == [f"start {RIGHT.name}", f"{RIGHT.name} failed: the Docker Engine failed: no driver"]
 
 
-async def test_an_instance_lost_during_a_transition_is_restarted(
-    executor: Executor, launcher: RegisteringLauncher
-) -> None:
-    running = asyncio.create_task(carried_out(executor))
-    await reached(lambda: "start (0,)" in launcher.done)
-    await launcher.lose(LEFT)
-    assert (await running).state is PlanState.DONE
-    assert set(await launcher.running()) == {LEFT, RIGHT}
-    assert launcher.done.count("start (0,)") == 2
-
-
 async def test_a_plan_continues_without_a_node_that_is_lost(executor: Executor, launcher: RegisteringLauncher) -> None:
     far = InstanceSpec(node="b", gpus=(0,))
     launcher.never_serving = {far}
@@ -151,19 +140,6 @@ async def test_a_plan_gives_way_after_its_current_action_and_another_takes_over(
     back = replace(PLAN, plan_id="q", before=[], target=[LARGE])
     assert (await carried_out(executor, back)).state is PlanState.DONE
     assert launcher.done[2:] == ["start (0, 1)"]
-
-
-async def test_a_plan_that_takes_over_stops_instances_that_still_load(
-    executor: Executor, launcher: RegisteringLauncher
-) -> None:
-    launcher.never_serving = {LEFT, RIGHT}
-    running = asyncio.create_task(executor.run(PLAN, LastReport()))
-    await reached(lambda: "start (1,)" in launcher.done)
-    executor.give_way()
-    await running
-    back = replace(PLAN, plan_id="q", before=[LEFT, RIGHT], target=[LARGE])
-    assert (await carried_out(executor, back)).state is PlanState.DONE
-    assert launcher.done[-3:] == ["stop (0,)", "stop (1,)", "start (0, 1)"]
 
 
 async def test_an_instance_that_drains_is_started_again_if_the_new_plan_has_it(

@@ -23,7 +23,6 @@ from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
-from tests.support.waiting import reached
 
 
 @pytest.fixture
@@ -100,22 +99,20 @@ async def test_the_registration_is_renewed_and_deleted_after_the_waiting_jobs(
     assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
 
 
-async def test_the_death_of_a_rank_ends_the_instance(start_worker: Start, registered: Registrations) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("rank_dies", [False, True])
+async def test_an_instance_ends_with_its_ranks(start_worker: Start, registered: Registrations, rank_dies: bool) -> None:
     worker = start_worker(tp=2)
     assert (await registered.instance()).tp_degree == 2
     [rank] = _ranks(worker.pid)
-    os.kill(rank, signal.SIGKILL)
-    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 1
-
-
-async def test_ranks_end_with_their_instance(start_worker: Start, registered: Registrations) -> None:
-    worker = start_worker(tp=2)
-    await registered.instance()
-    [rank] = _ranks(worker.pid)
-    worker.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(rank, 0)
+    if rank_dies:
+        os.kill(rank, signal.SIGKILL)
+        assert await asyncio.to_thread(worker.wait, LIMIT_S) == 1
+    else:
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(rank, 0)
 
 
 def _ranks(pid: int) -> list[int]:
@@ -124,6 +121,7 @@ def _ranks(pid: int) -> list[int]:
     return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
+@pytest.mark.slow
 async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
     settings = {"cell": "restart", "threads": 1, "model": MODEL}
     with (
@@ -151,14 +149,6 @@ async def _first_instance(bus: Bus) -> Instance:
         return await watcher.instance()
     finally:
         watching.cancel()
-
-
-async def test_without_a_bus_it_waits_and_stops_on_sigterm(tmp_path: Path) -> None:
-    log = tmp_path / "worker.log"
-    with service("worker", {"nats_url": "nats://127.0.0.1:1", "threads": 1, "model": MODEL}, log) as worker:
-        await reached(lambda: "ConnectionRefused" in log.read_text(), LIMIT_S)
-        worker.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0, log.read_text()
 
 
 @pytest.mark.parametrize(
