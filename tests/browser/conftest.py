@@ -9,6 +9,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from experiments.screenshots import find_chromium
 from tests.support.browser import LIMIT_S, WIDE, NewPage
 from tests.support.gateway import (
+    changes,
     gateway,
     lonely_gateway,
     own_gateway,
@@ -18,17 +19,6 @@ from tests.support.gateway import (
     settings,
     text,
 )
-
-__all__ = [
-    "gateway",
-    "lonely_gateway",
-    "own_gateway",
-    "own_lonely_gateway",
-    "own_scheduler",
-    "scheduler",
-    "settings",
-    "text",
-]
 
 DISTURBED = "ERR_NETWORK_CHANGED"  # Chromium drops what it loads when a network interface of this machine comes or goes
 RELOADS = 5

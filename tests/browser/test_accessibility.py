@@ -1,7 +1,7 @@
 """axe-core finds no violation in any view, in either theme and at either width; the keyboard reaches every control."""
 
 import asyncio
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from playwright.async_api import Page, expect
@@ -9,12 +9,11 @@ from playwright.async_api import Page, expect
 from shared.bus.client import Bus
 from tests.builders import scheduler_stats
 from tests.support.browser import NARROW, WIDE, NewPage, check_accessibility
-from tests.support.gateway import RunningGateway
+from tests.support.gateway import CHAT, RunningGateway
 from tests.support.plans import plan
 from tests.support.waiting import reached
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 SHOWN = {"Playground": ".panel", "Cluster": ".instance", "Requests": "#finished tr", "Plans": ".plan"}
 CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 COUNT_CONTROLS = f"""() => [...document.querySelectorAll("{CONTROLS}")]

@@ -16,12 +16,11 @@ from shared.messages.steps import StepKind
 from shared.text import TextModel
 from tests.builders import serving_stats
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
-from tests.support.gateway import RunningGateway, ready
+from tests.support.gateway import CHAT, RunningGateway, ready
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PAGE_ROWS = 25
 

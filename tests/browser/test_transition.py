@@ -1,5 +1,6 @@
 """The console while the cluster is reconfigured under load."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ async def test_the_view_shows_a_transition_and_its_reason(
             wide, narrow = (page.locator(".instance").filter(has_text=f"TP {tp}") for tp in (2, 1))
             await expect(wide).to_have_count(1)
             load.rps = HEAVY_RPS
+            await expect(page.locator("[data-chart='Requests'] .chart-values")).to_have_text(re.compile("[1-9]"))
             await expect(narrow).to_have_count(2, timeout=LIMIT_S * 1000)
             await expect(wide).to_have_count(0)
             await page.get_by_role("link", name="Plans").click()
