@@ -56,7 +56,7 @@ def test_totals_rates_and_shares_count_what_happened() -> None:
     assert stats.cycle_mean_s == pytest.approx(CYCLE_S)
 
 
-def test_requests_before_the_window_count_only_in_the_totals_and_in_the_last_figures() -> None:
+def test_requests_before_the_window_count_in_totals_alone() -> None:
     observed = ObservedCell(make_cell({"a-1": 1}, per_step=4))
     assert observed.stats(START_S).last is None
     observed.serve(arrival("r", slo_s=100.0))
