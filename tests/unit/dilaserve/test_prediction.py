@@ -98,7 +98,7 @@ def test_held_out_prompts_are_not_training_prompts(
 
 
 def test_fewer_predictions_cost_less() -> None:
-    trajectories = fixed_trajectories(range(20))
+    trajectories = fixed_trajectories(range(10))
     booster = train(trajectories, trajectories, trajectories, SYNTHETIC_THRESHOLDS).booster
     recorded = RecordedRun(trajectories, iterations=sum(t.num_steps for t in trajectories) // 30, seconds=1.0)
     predictor = StepPredictor(booster)

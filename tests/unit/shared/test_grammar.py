@@ -68,7 +68,7 @@ def test_an_escape_of_no_character_is_refused(code: int) -> None:
         grammar_pattern(f'root ::= "\\U{code:08X}"')
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(GRAMMARS, st.integers(0, 9))
 def test_every_text_of_a_grammar_up_to_the_depth_matches_its_pattern(grammar: str, seed: int) -> None:
     rules = dict(read_grammar(grammar))

@@ -1,6 +1,7 @@
 """Experts as one product each way: the same as one after another, in a few operations, without a read by the host."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -69,12 +70,20 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
+def check_operations(layer: Callable[[Tensor], Tensor], x: Tensor, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:  # one operation, of its shape
+        patch.setattr(torch.nn.functional, "rms_norm", lambda x, *_, **__: torch.neg(x))
+        for _ in range(2):  # the first makes a constant
+            with Operations() as counted:
+                assert layer(x).shape == x.shape
+    assert counted.names.count("_grouped_mm") == 2
+    assert len(counted.names) <= most, counted.names
+    assert not {"_local_scalar_dense", "nonzero"} & set(counted.names)
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("tokens", [32, 1024])
-def test_a_layer_of_llada2_has_few_operations(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        torch.nn.functional, "rms_norm", lambda x, *_, **__: torch.neg(x)
-    )  # one operation, of its shape
+def test_a_layer_of_llada2_has_few_operations(tokens: int) -> None:
     published = json.loads((COPY / "real_configs.json").read_text())["llada2.0-mini"]["config"]
     config = replace(parse_config(published), num_layers=2)  # one without and one with experts
     decoder = empty_decoder(config, torch.bfloat16, torch.device("meta"))
@@ -83,30 +92,18 @@ def test_a_layer_of_llada2_has_few_operations(tokens: int, monkeypatch: pytest.M
     inputs = ForwardInputs(tokens, tokens, row, row, row, row, spans, spans, spans[:1], row, row, row)
     x = torch.empty(tokens, config.width, dtype=torch.bfloat16, device="meta")
     turns = torch.empty(tokens, 1, config.rotary_dim // 2, dtype=torch.complex64, device="meta")
-    for _ in range(2):  # the first makes a constant
-        with Operations() as counted:
-            found: Tensor = decoder.layers[1](x, turns, attention(inputs, store, varlen))
-        assert found.shape == x.shape
-    assert counted.names.count("_grouped_mm") == 2
-    assert len(counted.names) <= MAX_OPERATIONS, counted.names
-    assert not {"_local_scalar_dense", "nonzero"} & set(counted.names)
+    attend = attention(inputs, store, varlen)
+    check_operations(lambda x: decoder.layers[1](x, turns, attend), x, MAX_OPERATIONS)
 
 
 @torch.inference_mode()
-def test_a_layer_of_diffusion_gemma_has_few_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        torch.nn.functional, "rms_norm", lambda x, *_, **__: torch.neg(x)
-    )  # one operation, of its shape
+def test_a_layer_of_diffusion_gemma_has_few_operations() -> None:
     published = json.loads((COPY / "real_configs.json").read_text())["diffusiongemma-26b-a4b"]["config"]
     config = parse_config(published)
     config = replace(config, num_layers=1, own_attention=config.own_attention[:1])
     decoder = empty_decoder(config, torch.bfloat16, torch.device("meta"))
     x = torch.empty(256, config.width, dtype=torch.bfloat16, device="meta")
     turns = torch.empty(256, 1, config.rotary_dim // 2, dtype=torch.complex64, device="meta")
-    for _ in range(2):  # the first makes a constant
-        with Operations() as counted:
-            found: Tensor = decoder.layers[0](x, turns, x[:, :1], lambda _layer, q, _kv, _rows: q)
-        assert found.shape == x.shape
-    assert counted.names.count("_grouped_mm") == 2
-    assert len(counted.names) <= MAX_OF_CANVASES, counted.names
-    assert not {"_local_scalar_dense", "nonzero"} & set(counted.names)
+    check_operations(
+        lambda x: decoder.layers[0](x, turns, x[:, :1], lambda _layer, q, _kv, _rows: q), x, MAX_OF_CANVASES
+    )
