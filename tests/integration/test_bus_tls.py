@@ -16,11 +16,6 @@ from tests.support.nats import NatsServer, fail_to_connect, started_server
 LIMIT_S = 20.0
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return make_certificate(tmp_path_factory.mktemp("tls") / "server")
-
-
 @pytest.fixture
 def server(certificate: Certificate, tmp_path: Path) -> Iterator[NatsServer]:
     files = f'cert_file: "{certificate.certificate}", key_file: "{certificate.key}"'

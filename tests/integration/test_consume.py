@@ -36,12 +36,8 @@ async def consuming(bus: Bus) -> AsyncIterator["asyncio.Queue[bytes]"]:
         arrived.put_nowait(msg.data)
 
     stream = bus.subjects.stream("REQUESTS")
-    task = asyncio.ensure_future(bus.run_consumer(stream, request_consumer(1), handle))
-    try:
+    async with during(bus.run_consumer(stream, request_consumer(1), handle)):
         yield arrived
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_single_message_is_passed_on_without_waiting_for_more(

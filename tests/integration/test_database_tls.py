@@ -74,11 +74,6 @@ class _Connection(socketserver.BaseRequestHandler):
                     (server if source is client else client).sendall(data)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return make_certificate(tmp_path_factory.mktemp("tls") / "server")
-
-
 async def test_the_servers_certificate_is_checked_as_the_url_requires(
     postgres_server: PostgresServer, certificate: Certificate, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 
-from services.scheduler.__main__ import main
 from services.scheduler.algorithms.refusal import MAX_RETRY_S
 from shared.arrays import unpack_float32
 from shared.bus.client import Bus
@@ -314,17 +313,6 @@ async def test_a_leader_stops_on_sigterm_while_the_bus_is_unavailable(tiny_model
         await reached(lambda: "cannot renew the lease" in log.read_text())  # it may have expired
         assert await asyncio.to_thread(stop, process) == 0
     assert "Traceback" not in log.read_text()
-
-
-def test_an_invalid_setting_prints_one_line_and_exits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("DILASERVE_MODEL", "x")
-    monkeypatch.setenv("DILASERVE_THRESHOLD", "3")
-    assert main() == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "DILASERVE_THRESHOLD='3'" in line
-    assert "<= 1" in line
 
 
 async def test_requests_that_a_broken_connection_lost_are_served(cluster: Cluster, nats_server: NatsServer) -> None:

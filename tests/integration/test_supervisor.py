@@ -152,11 +152,8 @@ asyncio.run(main())
 LIMIT_S = 60.0
 
 
-async def test_the_result_is_returned() -> None:
+async def test_the_result_is_returned_and_an_error_is_raised_in_the_parent() -> None:
     assert await run_in_process(divmod, 7, 2) == (3, 1)
-
-
-async def test_an_error_is_raised_in_the_parent() -> None:
     with pytest.raises(ZeroDivisionError):
         await run_in_process(divmod, 7, 0)
 

@@ -5,6 +5,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
@@ -27,3 +29,8 @@ def make_certificate(directory: Path) -> Certificate:
     files = ["-addext", "subjectAltName=DNS:localhost", "-out", str(made.certificate), "-keyout", str(made.key)]
     subprocess.run([*command.split(), *files], check=True, capture_output=True)
     return made
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls") / "server")

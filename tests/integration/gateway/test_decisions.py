@@ -43,18 +43,14 @@ async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-def prompts(scheduler: AnsweringScheduler, text: TextModel) -> list[str]:
-    return [text.decode(text.encode_request(request)) for request in scheduler.requests]
-
-
 def answers_of(decision: Decision) -> list[dict[str, Any]]:
     Decision.model_validate(decision.to_dict())  # every required field is present
     answers: list[dict[str, Any]] = decision.model_dump()["answers"]
     return answers
 
 
-async def test_each_question_is_answered_with_the_probability_of_each_option(
-    client: AsyncOpenAI, scheduler: AnsweringScheduler
+async def test_a_question_is_a_choice_of_letters_with_the_probability_of_each_option(
+    client: AsyncOpenAI, scheduler: AnsweringScheduler, text: TextModel
 ) -> None:
     scheduler.answer = lambda request: request.choices[0]
     decision = await client.decisions.create(model=MODEL, input=INPUT, questions=QUESTIONS)
@@ -77,17 +73,11 @@ async def test_each_question_is_answered_with_the_probability_of_each_option(
     assert served == {request.request_id for request in scheduler.requests}
     assert decision.usage.output_tokens == 3
     assert decision.usage.total_tokens == decision.usage.input_tokens + 3
-
-
-async def test_a_question_is_a_choice_of_letters_in_one_step_after_the_input(
-    client: AsyncOpenAI, scheduler: AnsweringScheduler, text: TextModel
-) -> None:
-    scheduler.answer = lambda request: request.choices[0]
-    await client.decisions.create(model=MODEL, input=INPUT, questions=QUESTIONS)
     assert [request.choices for request in scheduler.requests] == [["A", "B"], ["A", "B", "C"], ["A", "B", "C"]]
     assert all(request.output_tokens == request.block_length for request in scheduler.requests)
-    assert all(f"{INPUT}\n\n" in prompt for prompt in prompts(scheduler, text))
-    assert TEAM in prompts(scheduler, text)[1]
+    prompts = [text.decode(text.encode_request(request)) for request in scheduler.requests]
+    assert all(f"{INPUT}\n\n" in prompt for prompt in prompts)
+    assert TEAM in prompts[1]
 
 
 async def test_the_input_may_be_a_conversation(client: AsyncOpenAI, gateway: RunningGateway, text: TextModel) -> None:

@@ -1,7 +1,6 @@
 """Replies to clients when a part of the cell is unavailable, fails or sends invalid messages."""
 
 import asyncio
-import contextlib
 import json
 from pathlib import Path
 
@@ -166,9 +165,7 @@ async def test_an_outcome_stored_during_a_disconnection_is_found(
         async with ready(settings, text) as gateway:
             sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
             name = await scheduler.received()
-            answering.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await answering
+            await cancel([answering])
             await bus.nc.close()
             server.stop()
             await store_elsewhere(elsewhere, "cut", name)

@@ -1,6 +1,5 @@
 """The use of API keys that gateways share over the bus."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -11,7 +10,7 @@ from services.gateway.admission.key_use import SILENCE_S, KeyUse
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.messages.gateway import GatewayUse
-from tests.support.waiting import reached
+from tests.support.waiting import during, reached
 
 MINUTE_S = 60.0
 
@@ -20,11 +19,8 @@ MINUTE_S = 60.0
 async def sharing(bus: Bus, in_flight: dict[str, int]) -> AsyncIterator[KeyUse]:
     """One gateway's part; `in_flight` may change."""
     use, clock = KeyUse(lambda: dict(in_flight)), BusClock()
-    task = asyncio.create_task(use.run(bus, clock))
-    yield use
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with during(use.run(bus, clock)):
+        yield use
 
 
 async def until_counted(use: KeyUse, key_id: str) -> None:

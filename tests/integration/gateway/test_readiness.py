@@ -101,33 +101,24 @@ async def test_full_outcomes_refuse_requests_with_503_and_the_reason(gateway: Ru
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
 
 
-async def test_requests_at_the_most_of_the_cell_end_readiness_and_refuse_with_503(
-    gateway: RunningGateway, bus: Bus
+@pytest.mark.parametrize("is_seen", [True, False], ids=["a probe has seen it", "before a probe"])
+async def test_requests_beyond_the_most_of_the_cell_get_503_and_the_reason(
+    gateway: RunningGateway, bus: Bus, monkeypatch: pytest.MonkeyPatch, is_seen: bool
 ) -> None:
+    await gateway.until("ready")
+    if not is_seen:
+        monkeypatch.setattr(ready_reasons, "FULL_SHARE", 2.0)  # a probe sees no full stream
     stream = bus.subjects.stream("REQUESTS")
     await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
-    await gateway.until("ready")
     async with gateway.scheduler.withholding(gateway.http.post(PATH, json=CHAT)):
-        await becomes(gateway, "the bus stores 1 unfinished requests, of at most 1")
+        if is_seen:
+            await becomes(gateway, "the bus stores 1 unfinished requests, of at most 1")
         refused = await gateway.http.post(PATH, json=CHAT)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         assert refused.json()["error"]["code"] == "storage_full"
+        assert "the bus stores" in refused.json()["error"]["message"]
     await gateway.until("ready")
     assert (await gateway.http.post(PATH, json=CHAT)).status_code == 200
-
-
-async def test_requests_beyond_the_most_of_the_cell_get_503_before_a_probe_sees_it(
-    gateway: RunningGateway, bus: Bus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await gateway.until("ready")
-    monkeypatch.setattr(ready_reasons, "FULL_SHARE", 2.0)  # a probe sees no full stream
-    stream = bus.subjects.stream("REQUESTS")
-    await bus.js.update_stream((await bus.js.stream_info(stream)).config.evolve(max_msgs=1))
-    async with gateway.scheduler.withholding(gateway.http.post(PATH, json=CHAT)):
-        refused = await gateway.http.post(PATH, json=CHAT)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
-        assert refused.json()["error"]["code"] == "storage_full"
-        assert "the bus stores as many messages there as it may" in refused.json()["error"]["message"]
 
 
 async def test_full_claims_or_files_refuse_their_own_requests_so_readiness_stays(

@@ -29,18 +29,20 @@ async def completed(gateway: RunningGateway, body: dict[str, Any], *, stream: bo
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_text_ends_before_a_stop_token(gateway: RunningGateway, text: TextModel, stream: bool) -> None:
+async def test_a_text_ends_at_the_stop_of_its_request_and_names_it(
+    gateway: RunningGateway, text: TextModel, stream: bool
+) -> None:
     nine, eos = int(text.encode_prompt("9")[0]), text.card.eos_token_id
-    [choice] = await completed(gateway, PLAIN | {"stop_token_ids": [eos, nine]}, stream=stream)
-    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("The answer is 2", "stop", nine)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_stop_reason_is_the_stop_text_or_null(gateway: RunningGateway, stream: bool) -> None:
-    [choice] = await completed(gateway, PLAIN | {"stop": ["x", "is"]}, stream=stream)
-    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "is")
-    [choice] = await completed(gateway, PLAIN, stream=stream)
-    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
+    for fields, *expected in (
+        ({}, ANSWER, "stop", None),
+        ({"stop_token_ids": [eos, nine]}, "The answer is 2", "stop", nine),
+        ({"stop": ["x", "is"]}, "The answer ", "stop", "is"),
+        ({"ignore_eos": True}, ANSWER, "length", None),
+    ):
+        [choice] = await completed(gateway, PLAIN | fields, stream=stream)
+        assert [choice["text"], choice["finish_reason"], choice["stop_reason"]] == expected
+    whole = (await gateway.http.post(PATH, json=PLAIN | {"ignore_eos": True})).json()
+    assert whole["usage"]["completion_tokens"] == 32
 
 
 async def test_usage_counts_the_tokens_up_to_the_stop_text(gateway: RunningGateway) -> None:
@@ -51,14 +53,6 @@ async def test_usage_counts_the_tokens_up_to_the_stop_text(gateway: RunningGatew
     used = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk.get("usage")]
     assert whole["usage"]["completion_tokens"] == used[-1] == max(used) == len("The answer is")
     assert "".join(whole["choices"][0]["logprobs"]["tokens"]) == whole["choices"][0]["text"] == "The answer "
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_text_that_ignores_its_end_has_all_tokens(gateway: RunningGateway, stream: bool) -> None:
-    [choice] = await completed(gateway, PLAIN | {"ignore_eos": True}, stream=stream)
-    assert (choice["text"], choice["finish_reason"]) == (ANSWER, "length")
-    whole = (await gateway.http.post(PATH, json=PLAIN | {"ignore_eos": True})).json()
-    assert whole["usage"]["completion_tokens"] == 32
 
 
 @pytest.mark.parametrize("stream", [False, True])

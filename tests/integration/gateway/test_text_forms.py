@@ -1,7 +1,6 @@
 """Texts of a form: JSON schemas, regular expressions and choices become the pattern of the request."""
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from pydantic import BaseModel
 
 from shared.messages.requests import OutcomeStatus
 from shared.patterns.automaton import compile_pattern
+from shared.tasks import cancel
 from tests.support.gateway import CHAT, LIMIT_S, ONE_CELL, RunningGateway, leave
 from tests.support.scheduler import AnsweringScheduler
 
@@ -211,6 +211,4 @@ async def test_other_requests_are_served_while_a_pattern_is_compiled(gateway: Ru
     assert not waits.done()
     for other in ({"guided_regex": "a|b"}, {"guided_json": {"type": "string", "pattern": "^[a-z]{5,9}$"}}):
         assert (await gateway.http.post("/v1/completions", json={**TEXT, **other})).status_code == 200
-    waits.cancel()
-    with suppress(asyncio.CancelledError):
-        await waits
+    await cancel([waits])

@@ -25,11 +25,6 @@ from tests.support.scheduler import AnsweringScheduler
 BODY = {"model": "tiny-llada", "prompt": "hi", "max_tokens": 32}
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return make_certificate(tmp_path_factory.mktemp("tls") / "server")
-
-
 @pytest.fixture
 def tls_settings(settings: GatewaySettings, certificate: Certificate) -> GatewaySettings:
     files = {"tls_certificate": str(certificate.certificate), "tls_key": str(certificate.key)}

@@ -27,7 +27,7 @@ from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival
 from tests.support.postgres import PostgresServer
 from tests.support.registering_launcher import RegisteringLauncher
-from tests.support.waiting import eventually, reached, until
+from tests.support.waiting import during, eventually, reached, until
 from tests.support.workloads import PROFILE
 
 WAIT_S = 60.0
@@ -152,22 +152,18 @@ async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> N
     metrics = ReconfiguratorMetrics()
     wanted = WantedGpus(BusClock(), cell.engine, cell.instances, PLANNER, PROFILE, metrics, 0.9)
     await cell.arrive(60, latest_s=5.0, over_s=10.0)
-    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
-        running = group.create_task(wanted.run(0.1, 60.0))
+    async with during(wanted.run(0.1, 60.0)):
         await reached(lambda: (metrics.registry.get_sample_value(f"{NAME}_wanted_gpus") or 0.0) >= 1, WAIT_S)
-        running.cancel()
 
 
 async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -> None:
     """The regular decision is not due for long, and nothing has arrived."""
-    running = asyncio.create_task(cell.controller.run(1e6, 1e6, asyncio.Event()))
-    await reached(lambda: LARGE in cell.controller._losses._served)
-    await cell.launcher.lose(LARGE)
-    await eventually(cell.launcher.running, lambda found: set(found) == {LEFT, RIGHT}, WAIT_S)
-    [plan] = await cell.plans()
-    assert "nothing runs" in plan.reason
-    running.cancel()
-    await asyncio.wait([running])
+    async with during(cell.controller.run(1e6, 1e6, asyncio.Event())):
+        await reached(lambda: LARGE in cell.controller._losses._served)
+        await cell.launcher.lose(LARGE)
+        await eventually(cell.launcher.running, lambda found: set(found) == {LEFT, RIGHT}, WAIT_S)
+        [plan] = await cell.plans()
+        assert "nothing runs" in plan.reason
 
 
 async def test_a_loss_noticed_during_a_decision_is_considered_by_the_next(

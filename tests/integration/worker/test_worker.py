@@ -23,6 +23,7 @@ from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
+from tests.support.waiting import during
 
 
 @pytest.fixture
@@ -144,11 +145,8 @@ async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
 
 async def _first_instance(bus: Bus) -> Instance:
     watcher = Registrations(bus)
-    watching = asyncio.create_task(watcher.watch())
-    try:
+    async with during(watcher.watch()):
         return await watcher.instance()
-    finally:
-        watching.cancel()
 
 
 @pytest.mark.parametrize(
