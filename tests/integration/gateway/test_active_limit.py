@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
 from tests.support.waiting import reached
 
 pytestmark = ONE_CELL
 
 MODEL = "tiny-llada"
-CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "How many pears?"}]}
 PATH = "/v1/chat/completions"
 QUESTIONS = [{"type": "predicate", "instructions": "b"}] * 3
 

@@ -6,13 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
 
 pytestmark = ONE_CELL
 
 MODEL = "tiny-llada"
 ANSWER = "The answer is 29."
-CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "How many pears?"}]}
 
 
 async def test_the_openai_client_gets_an_answer(gateway: RunningGateway) -> None:

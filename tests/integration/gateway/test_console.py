@@ -78,9 +78,12 @@ async def test_the_cluster_lists_instances_by_node(gateway: RunningGateway) -> N
     assert (instance["state"], instance["tp_degree"]) == ("ready", 1)
 
 
-async def test_the_cluster_reports_why_it_is_not_ready(lonely_gateway: RunningGateway) -> None:
+async def test_the_cluster_reports_why_it_is_not_ready_and_no_load(lonely_gateway: RunningGateway) -> None:
     cluster = (await lonely_gateway.http.get("/cluster")).json()
     assert (cluster["ready"], cluster["reason"], cluster["nodes"]) == (False, NOT_READY, [])
+    update = await first_update(lonely_gateway)
+    assert update["cluster"]["policy"] is None
+    assert {load["rps"] for load in update["loads"]} == {None}
 
 
 async def test_the_cluster_lists_the_processes_of_its_services(gateway: RunningGateway) -> None:
@@ -180,10 +183,13 @@ async def test_plans_state_whether_a_reconfigurator_runs(bus: Bus, lonely_gatewa
     assert await reported() == {"changes_instances": False, "interval_s": 300.0}
 
 
+@OWN_CELL
 async def test_the_load_is_that_of_the_schedulers_stats(gateway: RunningGateway) -> None:
     gateway.scheduler.stats = scheduler_stats(rps=3.0, active=5, deferred=2, waiting=7)
-    while (load := (update := await first_update(gateway))["loads"][-1])["rps"] != 3.0:
-        pass
+    update = await eventually(
+        lambda: first_update(gateway), lambda found: found["loads"][-1]["rps"] == 3.0 and found["cluster"]["nodes"]
+    )
+    load = update["loads"][-1]
     assert (load["rps"], load["running"], load["waiting"]) == (3.0, 3, 2 + 7)
     assert update["cluster"]["policy"] == "dilaserve"
     [instance] = update["cluster"]["nodes"][0]["instances"]
@@ -198,9 +204,3 @@ async def test_loads_are_sent_after_the_machines_clock_is_set_back(
     unix_s = time.time
     monkeypatch.setattr(time, "time", lambda: unix_s() - 3600)
     await eventually(lambda: first_update(gateway), lambda found: found["loads"][-1]["t_s"] > before)
-
-
-async def test_without_a_scheduler_the_load_is_null(lonely_gateway: RunningGateway) -> None:
-    update = await first_update(lonely_gateway)
-    assert update["cluster"]["policy"] is None
-    assert {load["rps"] for load in update["loads"]} == {None}
