@@ -1,8 +1,9 @@
 """Attention of models that denoise canvases, over packed requests and keys where they lie in the cache.
 
 Finished text attends to earlier tokens, in some layers to those of a window; a canvas to itself and the text before it,
-as far as a window behind its begin reaches. The kernel is torch's variable-length one, or where that cannot run (on a
-CPU, in float32, for large heads) a function that computes the same from torch's fused attention.
+as far as a window behind its begin reaches. The kernel is torch's variable-length one, for large heads its
+memory-efficient one; where they cannot run (on a CPU, in float32) a function computes the same from torch's fused
+attention.
 Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head size.
 """
 
@@ -21,7 +22,8 @@ from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import ForwardBatch
 from shared.arrays import Int64
 
-MAX_KERNEL_HEAD = 256  # the largest head of torch's kernel
+MAX_KERNEL_HEAD = 256  # the largest head of torch's variable-length kernel
+NO_MASK, FROM_BOTTOM_RIGHT = 0, 2  # masks of the memory-efficient one: each token attends to the keys up to its own
 
 
 class Spans(NamedTuple):
@@ -101,29 +103,49 @@ def canvas_attention(
             kv = store.write(layer, entries, kv)
         k, v = kv.chunk(2, dim=1)
         shape = config.attention(layer)
-        run = _varlen if kernel == "torch" and shape.head_dim <= MAX_KERNEL_HEAD else _fallback
+        run = _fallback
+        if kernel == "torch" and shape.head_dim <= MAX_KERNEL_HEAD:
+            run = _varlen
+        elif kernel == "torch" and not shape.window:
+            run = _efficient
         own = spans[shape.window] if rows is None else spans[shape.window][-1:]
-        mixed = [run(q[each.first : each.end], k, v, each) for each in own]
-        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+        first = own[0].first
+        mixed = q.new_empty(own[-1].end - first, *q.shape[1:])
+        for each in own:
+            run(mixed[each.first - first : each.end - first], q[each.first : each.end], k, v, each)
+        return mixed
 
     return attend
 
 
-def _varlen(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - its import takes time, and is needed on CUDA only
+def _varlen(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> None:
+    """Shapes: mixed, which it writes, and q [T, H, D], k and v [S, K, D]; also of the other two."""
+    from torch.nn.attention.varlen import varlen_attn_out  # noqa: PLC0415 - takes time, and is needed on CUDA only
 
-    mixed = varlen_attn(
-        q, k, v, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, scale=1.0, window_size=spans.window,
+    varlen_attn_out(
+        mixed, q, k, v, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, scale=1.0, window_size=spans.window,
         enable_gqa=q.shape[1] != k.shape[1], seqused_k=spans.seqused_k, num_splits=1,
     )  # fmt: skip
-    assert isinstance(mixed, Tensor)
-    return mixed
 
 
-def _fallback(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+def _efficient(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> None:
+    """One call for each key head, whose query heads share it by a stride of 0: this kernel groups no queries. It has no
+    windows either."""
+    shared = q.shape[1] // k.shape[1]
+    for head in range(k.shape[1]):
+        own = slice(head * shared, (head + 1) * shared)
+        keys, values = (x[None, :, head, None].expand(-1, -1, shared, -1) for x in (k, v))
+        found = torch.ops.aten._efficient_attention_forward(
+            q[None, :, own], keys, values, None, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, 0.0,
+            FROM_BOTTOM_RIGHT if spans.window[1] == 0 else NO_MASK, scale=1.0, seqlen_k=spans.seqused_k,
+        )  # fmt: skip
+        mixed[:, own] = found[0][0]
+
+
+def _fallback(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> None:
     """Span by span, so that the result does not depend on the company. The query heads of a key head are rows of one
-    head, which each of torch's kernels takes. Shapes: q [T, H, D], k and v [S, K, D]."""
-    mixed, grouped = [], q.view(len(q), k.shape[1], -1, q.shape[2]).permute(1, 0, 2, 3)  # [K, T, H / K, D]
+    head, which each of torch's kernels takes."""
+    grouped = q.view(len(q), k.shape[1], -1, q.shape[2]).permute(1, 0, 2, 3)  # [K, T, H / K, D]
     shared = grouped.shape[2]
     for first, end, start, length in spans.bounds:
         query = grouped[:, first:end].flatten(1, 2).unsqueeze(0)
@@ -132,8 +154,8 @@ def _fallback(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         if spans.window[1] == 0:
             mask = _mask(end - first, length, spans.window[0], q.device).repeat_interleave(shared, dim=0)
         attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
-        mixed.append(attended.view(len(grouped), -1, *grouped.shape[2:]))
-    return torch.cat(mixed, dim=1).permute(1, 0, 2, 3).flatten(1, 2)
+        by_token = attended.view(len(grouped), -1, *grouped.shape[2:]).transpose(0, 1)  # [n, K, H / K, D]
+        mixed[first:end].view(by_token.shape).copy_(by_token)
 
 
 def _mask(fed: int, keys: int, before: int, device: torch.device) -> Tensor:

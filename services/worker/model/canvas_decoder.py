@@ -5,37 +5,44 @@ Source: DiffusionGemma in transformers. Packed: the finished text of all request
 Shape letters: T tokens, C tokens of canvases among them, D head size, H query heads, K key/value heads, W width.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvShape
 from services.worker.model.decoder import Attend, HeadNorms, Mlp, PackedDecoder, Reduce, Shard, rope_turns, rotate_
-from services.worker.model.experts import RoutedExperts
+from services.worker.model.experts import RoutedExperts, weights_dtype
 from services.worker.model.families import ModelConfig
 from services.worker.model.families.config import AttentionShape, Experts
+from services.worker.model.fused import Fused
 
-gelu = partial(F.gelu, approximate="tanh")
+
+def gelu(x: Tensor) -> Tensor:
+    """Any shape -> the same."""
+    return F.gelu(x, approximate="tanh")
 
 
 class SoftmaxRouter(nn.Module):
     """Chooses the experts of each token; always in float32."""
 
-    def __init__(self, width: int, experts: Experts, eps: float) -> None:
+    def __init__(self, width: int, experts: Experts) -> None:
         super().__init__()
-        self.per_token, self.eps = experts.per_token, eps
+        self.per_token = experts.per_token
         self.proj = nn.Linear(width, experts.count, bias=False)
         self.scale = nn.Parameter(torch.ones(width))
         self.per_expert_scale = nn.Parameter(torch.ones(experts.count))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The experts of each token and their weights. Shapes: x [T, W] -> int64 [T, k] and float32 [T, k]."""
-        width = x.shape[-1]
-        scores = self.proj(F.rms_norm(x.float(), (width,), self.scale * width**-0.5, self.eps))  # [T, E]
-        best, chosen = scores.topk(self.per_token, dim=-1)
-        return chosen, best.softmax(dim=-1) * self.per_expert_scale[chosen]
+    def forward(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The experts of each token and their weights. Shapes: x float32 [T, W], normalized and with `scale` -> int64
+        [T, k] and `dtype` [T, k]."""
+        best, chosen = self.proj(x).topk(self.per_token, dim=-1)
+        return chosen, weights_of(best, chosen, self.per_expert_scale, dtype)
+
+
+@Fused
+def weights_of(best: Tensor, chosen: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Shapes: the chosen experts' scores [T, k], chosen [T, k], scale of each expert [E] -> [T, k]."""
+    return (best.softmax(dim=-1) * scale[chosen]).to(dtype)
 
 
 class SoftmaxExperts(RoutedExperts):
@@ -43,11 +50,11 @@ class SoftmaxExperts(RoutedExperts):
 
     def __init__(self, config: ModelConfig, experts: Experts, shard: Shard) -> None:
         super().__init__(config.width, experts, shard.rank, shard.size, gelu)
-        self.router = SoftmaxRouter(config.width, experts, config.norm_eps)
+        self.router = SoftmaxRouter(config.width, experts)
 
     def forward(self, x: Tensor, router_input: Tensor) -> Tensor:
         """Shapes: [T, W] each -> [T, W], to be summed over the ranks."""
-        chosen, weights = self.router(router_input)
+        chosen, weights = self.router(router_input, weights_dtype(x))
         return self.mix(x, chosen, weights)
 
 
@@ -90,12 +97,45 @@ class CanvasLayer(nn.Module):
         mixed = attend(self.index, qkv[:, :num_q], qkv[:, num_q:], rows)  # [T, H, D] or [R, H, D]
         if rows is not None:
             x, scale = x[rows], scale[rows]
-        x = x + self.attn_end_norm(self.reduce(self.attn_out(mixed.flatten(1))))
-        dense, routed = self.mlp(self.mlp_norm(x)), self.moe(self.moe_norm(x), x)
+        mixed = self.reduce(self.attn_out(mixed.flatten(1)))
+        norms = self.attn_end_norm.weight, self.mlp_norm.weight, self.moe_norm.weight, self.moe.router.scale
+        x, of_mlp, of_experts, of_router = after_attention(x, mixed, *norms, self.eps)
+        dense, routed = self.mlp(of_mlp), self.moe(of_experts, of_router)
         if not self.is_whole:
             dense, routed = self.reduce(torch.stack((dense, routed)))
-        hidden: Tensor = (x + self.end_norm(self.mlp_end_norm(dense) + self.moe_end_norm(routed))) * scale
-        return hidden
+        ends = self.mlp_end_norm.weight, self.moe_end_norm.weight, self.end_norm.weight
+        return end_of_layer(x, dense, routed, *ends, scale, self.eps)
+
+
+@Fused
+def after_attention(
+    x: Tensor, mixed: Tensor, end: Tensor, of_mlp: Tensor, of_experts: Tensor, of_router: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Add the normalized result of attention, and normalize the sum for the MLP, the experts and their router.
+
+    Shapes: x and mixed [T, W], the norms' weights [W] each -> [T, W] each, the last one in float32.
+    """
+    width = x.shape[-1:]
+    x = x + F.rms_norm(mixed, width, end, eps)
+    exact = F.rms_norm(x.float(), width, of_router * width[0] ** -0.5, eps)
+    return x, F.rms_norm(x, width, of_mlp, eps), F.rms_norm(x, width, of_experts, eps), exact
+
+
+@Fused
+def end_of_layer(
+    x: Tensor,
+    dense: Tensor,
+    routed: Tensor,
+    of_dense: Tensor,
+    of_routed: Tensor,
+    end: Tensor,
+    scale: Tensor,
+    eps: float,
+) -> Tensor:
+    """Add the normalized results of MLP and experts. Shapes: [T, W], the norms' weights [W], scale [T, 1] -> [T, W]."""
+    width = x.shape[-1:]
+    both = F.rms_norm(dense, width, of_dense, eps) + F.rms_norm(routed, width, of_routed, eps)
+    return (x + F.rms_norm(both, width, end, eps)) * scale
 
 
 class Conditioning(nn.Module):

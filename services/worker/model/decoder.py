@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvShape
-from services.worker.model.experts import Activation, ExpertMlp
+from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import ModelConfig
 from services.worker.model.families.config import AttentionShape
+from services.worker.model.fused import Activation, gated
 
 
 class Attend(Protocol):
@@ -89,8 +90,7 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Shapes: x [T, W] -> [T, W], to be summed over the ranks; with the residual [T, W], the product and their sum
         are one operation."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)  # [T, columns] each
-        inner = self.activation(gate) * up
+        inner = gated(self.gate_up(x), self.activation)  # [T, columns]
         mixed: Tensor = self.down(inner) if residual is None else torch.addmm(residual, inner, self.down.weight.mT)
         return mixed
 

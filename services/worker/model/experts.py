@@ -3,7 +3,6 @@
 Shape letters: T tokens, W width, E experts, k experts of a token.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -11,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.model.families.config import Experts
+from services.worker.model.fused import Activation, Fused, gated
 from services.worker.model.row_padding import pad_rows
-
-Activation = Callable[[Tensor], Tensor]
-"""Of a gated MLP: any shape -> the same."""
 
 
 class Router(nn.Module):
@@ -54,13 +51,13 @@ class RankExperts(nn.Module):
 
     def run(self, expert: int, x: Tensor) -> Tensor:
         """Shapes: x [n, W] -> [n, W]."""
-        gate, up = F.linear(pad_rows(x), self.gate_up.weight[expert]).chunk(2, dim=-1)
-        return F.linear(self.activation(gate) * up, self.down.weight[expert])[: len(x)]
+        inner = gated(F.linear(pad_rows(x), self.gate_up.weight[expert]), self.activation)
+        return F.linear(inner, self.down.weight[expert])[: len(x)]
 
     def run_all(self, x: Tensor, ends: Tensor) -> Tensor:
         """Rows sorted by expert; `ends`: int32 [experts], the end of each one's. Shapes: x [n, W] -> [n, W]."""
-        gate, up = F.grouped_mm(x, self.gate_up.weight.mT, offs=ends).chunk(2, dim=-1)
-        return F.grouped_mm(self.activation(gate) * up, self.down.weight.mT, offs=ends)
+        inner = gated(F.grouped_mm(x, self.gate_up.weight.mT, offs=ends), self.activation)
+        return F.grouped_mm(inner, self.down.weight.mT, offs=ends)
 
 
 class RoutedExperts(nn.Module):
@@ -88,15 +85,16 @@ class RoutedExperts(nn.Module):
             chosen = (chosen - self.first) % self.shape.count
         sorted_experts, order = chosen.flatten().sort(stable=True)  # the pairs of token and expert, by expert
         ends = torch.searchsorted(sorted_experts, _range(self.count, x.device), right=True, out_int32=True)
-        rows = x[order // self.shape.per_token]  # [T * k, W]
+        rows = tokens_of(x, order, self.shape.per_token)  # [T * k, W]
         found = self.experts.run_all(rows, ends)
         by_token = rows.index_copy_(0, order, found).view(*chosen.shape, -1)  # [T, k, W]
         if is_split:  # the rows of other ranks' experts are not computed
             is_other = (chosen >= self.count).unsqueeze(-1)
             by_token.masked_fill_(is_other, 0)
-        weights = weights.to(x.dtype).unsqueeze(1)
         first, beta = (x, 0) if mixed is None else (mixed, 1)
-        return torch.baddbmm(first.unsqueeze(1), weights, by_token, beta=beta, alpha=self.shape.scale).squeeze(1)
+        return torch.baddbmm(
+            first.unsqueeze(1), weights.unsqueeze(1), by_token, beta=beta, alpha=self.shape.scale
+        ).squeeze(1)
 
     def _mix_one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor | None) -> Tensor:
         """A product for each expert, with the same bits for a token in any batch on a CPU."""
@@ -126,8 +124,20 @@ class ExpertMlp(RoutedExperts):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Shapes: x and residual [T, W] -> [T, W], to be summed over the ranks."""
-        chosen, weights = choose_experts(self.router.scores(x), self.router.expert_bias, self.shape)  # [T, k] each
+        dtype = weights_dtype(x)
+        chosen, weights = choose_experts(self.router.scores(x), self.router.expert_bias, self.shape, dtype)
         return self.mix(x, chosen, weights, self.shared(x, residual))
+
+
+@Fused
+def tokens_of(x: Tensor, order: Tensor, per_token: int) -> Tensor:
+    """The token of each pair of token and expert. Shapes: x [T, W], order [T * k] -> [T * k, W]."""
+    return x[order // per_token]
+
+
+def weights_dtype(x: Tensor) -> torch.dtype:
+    """Of the experts' weights: that of their products, or float32 where the experts run one by one."""
+    return x.dtype if has_grouped_products(x.device, x.dtype) else torch.float32
 
 
 def has_grouped_products(device: torch.device, dtype: torch.dtype) -> bool:
@@ -147,12 +157,14 @@ def _range(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, device=device)
 
 
-def choose_experts(scores: Tensor, bias: Tensor, shape: Experts) -> tuple[Tensor, Tensor]:
+def choose_experts(
+    scores: Tensor, bias: Tensor, shape: Experts, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """The experts of each token and their weights, whose sum is 1.
 
     Source: LLaDA2. The choice is by the scores plus the bias: of the groups whose two best sum up to the most, the best
     experts. The weights are the scores without the bias, normalized.
-    Shapes: scores [T, E], bias [E] -> int64 [T, k] and float32 [T, k].
+    Shapes: scores [T, E], bias [E] -> int64 [T, k] and `dtype` [T, k].
     """
     biased = scores + bias  # [T, E]
     if others := shape.groups - shape.kept_groups:
@@ -160,5 +172,11 @@ def choose_experts(scores: Tensor, bias: Tensor, shape: Experts) -> tuple[Tensor
         left_out = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(others, dim=-1, largest=False).indices
         grouped.scatter_(1, left_out.unsqueeze(-1).expand(-1, -1, grouped.shape[-1]), -torch.inf)
     chosen = biased.topk(shape.per_token, dim=-1).indices
-    weights = scores.gather(1, chosen)
-    return chosen, weights / weights.sum(dim=-1, keepdim=True)
+    return chosen, shares_of(scores, chosen, dtype)
+
+
+@Fused
+def shares_of(scores: Tensor, chosen: Tensor, dtype: torch.dtype) -> Tensor:
+    """The scores of the chosen experts as shares of their sum. Shapes: scores [T, E], chosen [T, k] -> [T, k]."""
+    own = scores.gather(1, chosen)
+    return (own / own.sum(dim=-1, keepdim=True)).to(dtype)

@@ -21,7 +21,7 @@ from services.worker.model.forward_inputs import ForwardInputs
 from services.worker.model.weights import empty_decoder
 from tests.support.golden import COPY
 
-MAX_OPERATIONS, MAX_OF_CANVASES = 37, 42  # of a layer; without attention
+MAX_OPERATIONS, MAX_OF_CANVASES = 31, 23  # of a layer; without attention and cache
 WIDTH = 32
 
 
