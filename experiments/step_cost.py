@@ -284,9 +284,9 @@ def main() -> None:
                 rows.append(
                     (
                         name, kind, count, f"{a_layer:.1f}", f"{plain:.1f}",
-                        cost.operations - cost.layer_operations, cost.copies_in, cost.synchronisations, f"{passes:.1f}", f"{cost.bytes_moved / 1e9:.1f}",
-                        f"{cost.layer_bytes / 1e9:.1f}", f"{cost.bytes_moved / floor_bytes(runner, batch):.2f}",
-                        f"{cost.flops / 1e12:.2f}",
+                        cost.operations - cost.layer_operations, cost.copies_in, cost.synchronisations,
+                        f"{passes:.1f}", f"{cost.bytes_moved / 1e9:.1f}", f"{cost.layer_bytes / 1e9:.1f}",
+                        f"{cost.bytes_moved / floor_bytes(runner, batch):.2f}", f"{cost.flops / 1e12:.2f}",
                     )
                 )  # fmt: skip
                 report.add_row(*rows[-1])

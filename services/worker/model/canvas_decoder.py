@@ -99,23 +99,21 @@ class CanvasLayer(nn.Module):
             x, scale = x[rows], scale[rows]
         mixed = self.reduce(self.attn_out(mixed.flatten(1)))
         norms = self.attn_end_norm.weight, self.mlp_norm.weight, self.moe_norm.weight, self.moe.router.scale
-        x, of_mlp, of_experts, of_router = after_attention(x, mixed, *norms, self.eps)
+        x, of_mlp, of_experts, of_router = after_attention(x, mixed, norms, self.eps)
         dense, routed = self.mlp(of_mlp), self.moe(of_experts, of_router)
         if not self.is_whole:
             dense, routed = self.reduce(torch.stack((dense, routed)))
         ends = self.mlp_end_norm.weight, self.moe_end_norm.weight, self.end_norm.weight
-        return end_of_layer(x, dense, routed, *ends, scale, self.eps)
+        return end_of_layer(x, dense, routed, ends, scale, self.eps)
 
 
 @Fused
-def after_attention(
-    x: Tensor, mixed: Tensor, end: Tensor, of_mlp: Tensor, of_experts: Tensor, of_router: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def after_attention(x: Tensor, mixed: Tensor, norms: tuple[Tensor, ...], eps: float) -> tuple[Tensor, ...]:
     """Add the normalized result of attention, and normalize the sum for the MLP, the experts and their router.
 
-    Shapes: x and mixed [T, W], the norms' weights [W] each -> [T, W] each, the last one in float32.
+    Shapes: x and mixed [T, W], the four norms' weights [W] -> [T, W] each, the router's in float32.
     """
-    width = x.shape[-1:]
+    width, (end, of_mlp, of_experts, of_router) = x.shape[-1:], norms
     x = x + F.rms_norm(mixed, width, end, eps)
     exact = F.rms_norm(x.float(), width, of_router * width[0] ** -0.5, eps)
     return x, F.rms_norm(x, width, of_mlp, eps), F.rms_norm(x, width, of_experts, eps), exact
@@ -123,17 +121,10 @@ def after_attention(
 
 @Fused
 def end_of_layer(
-    x: Tensor,
-    dense: Tensor,
-    routed: Tensor,
-    of_dense: Tensor,
-    of_routed: Tensor,
-    end: Tensor,
-    scale: Tensor,
-    eps: float,
+    x: Tensor, dense: Tensor, routed: Tensor, norms: tuple[Tensor, ...], scale: Tensor, eps: float
 ) -> Tensor:
     """Add the normalized results of MLP and experts. Shapes: [T, W], the norms' weights [W], scale [T, 1] -> [T, W]."""
-    width = x.shape[-1:]
+    width, (of_dense, of_routed, end) = x.shape[-1:], norms
     both = F.rms_norm(dense, width, of_dense, eps) + F.rms_norm(routed, width, of_routed, eps)
     return (x + F.rms_norm(both, width, end, eps)) * scale
 

@@ -22,14 +22,19 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts.count, width))
         self.expert_bias = nn.Parameter(torch.empty(experts.count))
 
-    def scores(self, x: Tensor) -> Tensor:
-        """Shapes: x [T, W] -> [T, E], in 0..1."""
-        logits = F.linear(pad_rows(x.float()), self.weight)[: len(x)]
-        if x.device.type != "cpu":
-            return logits.sigmoid_()
-        # torch's sigmoid rounds the last elements of a tensor in another way there, so that a token's scores would
-        # depend on its company.
-        return logits.neg_().exp_().add_(1).reciprocal_()
+    def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The scores in 0..1, and their sums with the bias. Shapes: x [T, W] -> [T, E] each."""
+        return scores_of(F.linear(pad_rows(x.float()), self.weight)[: len(x)], self.expert_bias)
+
+
+@Fused
+def scores_of(logits: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Shapes: logits [T, E], bias [E] -> [T, E] each."""
+    # On a CPU, torch's sigmoid rounds the last elements of a tensor in another way, so that a token's scores would
+    # depend on its company.
+    is_on_cpu = logits.device.type == "cpu"
+    scores = logits.neg_().exp_().add_(1).reciprocal_() if is_on_cpu else logits.sigmoid()
+    return scores, scores + bias
 
 
 class ExpertWeights(nn.Module):
@@ -92,9 +97,8 @@ class RoutedExperts(nn.Module):
             is_other = (chosen >= self.count).unsqueeze(-1)
             by_token.masked_fill_(is_other, 0)
         first, beta = (x, 0) if mixed is None else (mixed, 1)
-        return torch.baddbmm(
-            first.unsqueeze(1), weights.unsqueeze(1), by_token, beta=beta, alpha=self.shape.scale
-        ).squeeze(1)
+        weights, first = weights.unsqueeze(1), first.unsqueeze(1)
+        return torch.baddbmm(first, weights, by_token, beta=beta, alpha=self.shape.scale).squeeze(1)
 
     def _mix_one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor, mixed: Tensor | None) -> Tensor:
         """A product for each expert, with the same bits for a token in any batch on a CPU."""
@@ -124,8 +128,7 @@ class ExpertMlp(RoutedExperts):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Shapes: x and residual [T, W] -> [T, W], to be summed over the ranks."""
-        dtype = weights_dtype(x)
-        chosen, weights = choose_experts(self.router.scores(x), self.router.expert_bias, self.shape, dtype)
+        chosen, weights = choose_experts(*self.router.scores(x), self.shape, weights_dtype(x))  # [T, k] each
         return self.mix(x, chosen, weights, self.shared(x, residual))
 
 
@@ -158,15 +161,14 @@ def _range(count: int, device: torch.device) -> Tensor:
 
 
 def choose_experts(
-    scores: Tensor, bias: Tensor, shape: Experts, dtype: torch.dtype = torch.float32
+    scores: Tensor, biased: Tensor, shape: Experts, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
     """The experts of each token and their weights, whose sum is 1.
 
     Source: LLaDA2. The choice is by the scores plus the bias: of the groups whose two best sum up to the most, the best
     experts. The weights are the scores without the bias, normalized.
-    Shapes: scores [T, E], bias [E] -> int64 [T, k] and `dtype` [T, k].
+    Shapes: scores and biased [T, E], which it changes -> int64 [T, k] and `dtype` [T, k].
     """
-    biased = scores + bias  # [T, E]
     if others := shape.groups - shape.kept_groups:
         grouped = biased.view(len(biased), shape.groups, -1)  # [T, groups, E / groups]
         left_out = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(others, dim=-1, largest=False).indices

@@ -2,7 +2,7 @@
 
 The compiler needs Triton, which comes with torch for CUDA, and a C compiler; without them it warns, and the operations
 run one by one, as on a CPU.
-Shape letters: T tokens, W width, C columns, k experts of a token.
+Shape letters: T tokens, C columns of an MLP.
 """
 
 from collections.abc import Callable
