@@ -12,6 +12,7 @@ from shared.errors import BadInput, RetryLater
 from shared.patterns import automaton
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import MAX_STATES, longest_text, read_automaton
+from shared.patterns.compile import END, useful
 from shared.patterns.compile_budget import LARGE, Budget, BudgetExceeded, limited_to
 from tests.support.pattern_texts import draw_text
 
@@ -42,15 +43,35 @@ def test_an_automaton_is_read_as_it_was_written(pattern: str) -> None:
     assert found.bounds == automaton.bounds
 
 
-@pytest.mark.parametrize("pattern", [*PATTERNS, "a(b|cd)*e", "(a|b)*a(a|b){5}", "[^a]{3}|b*"])
-def test_every_state_is_reached_and_leads_to_an_end(pattern: str) -> None:
-    automaton = compile_pattern(pattern)
+def test_every_state_is_reached_and_leads_to_an_end() -> None:
+    automaton = compile_pattern("a(b|cd)*e")
     reached = {0, *automaton.next_state[automaton.next_state >= 0].tolist()}
     assert reached == set(range(len(automaton.next_state)))
-    leads = automaton.accepting.copy()
-    for _ in leads:
-        leads |= (leads[automaton.next_state] & (automaton.next_state >= 0)).any(axis=1)
-    assert leads.all()
+    assert ((automaton.next_state >= 0).any(axis=1) | automaton.accepting).all()
+
+
+def follow(first: set[int], transitions: dict[int, dict[int, int]]) -> set[int]:
+    """The states and all after them."""
+    while not (more := {target for state in first for target in transitions[state].values()}) <= first:
+        first = first | more
+    return first
+
+
+states = st.integers(0, 6)
+
+
+@settings(max_examples=120)
+@given(
+    st.lists(st.dictionaries(st.integers(0, 3), states, max_size=3), min_size=7, max_size=7), st.sets(states), states
+)
+def test_the_useful_states_are_those_between_the_start_and_an_end(
+    rows: list[dict[int, int]], final: set[int], start: int
+) -> None:
+    transitions = dict(enumerate(rows))
+    wanted = {state for state in follow({start}, transitions) if follow({state}, transitions) & final}
+    found = useful({state: {**row, END: 0} for state, row in transitions.items()}, start, final)
+    assert set(found) == wanted
+    assert found[:1] == ([start] if wanted else [])
 
 
 @pytest.mark.parametrize("pattern", ["(?:a|b){4000}", "[a-z]{0,7900}"])
