@@ -72,7 +72,7 @@ class PredictorService:
         """If a query raises an error, the others are answered one by one, and its sender gets no answer."""
         started_s = time.perf_counter()
         try:
-            answers = await asyncio.to_thread(self._predictor.steps_left, [query for _, query, _ in queue])
+            answers = self._predictor.steps_left([query for _, query, _ in queue])
         except Exception:
             if len(queue) > 1:
                 for each in queue:

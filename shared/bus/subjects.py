@@ -199,7 +199,10 @@ def request_consumer(epoch: int) -> ConsumerConfig:
     every unacknowledged request again, and ignores the acknowledgements of a superseded leader. It receives
     all requests of the stream, so that it serves the best of them first."""
     return ConsumerConfig(
-        durable_name=f"scheduler-{epoch}", ack_wait=REQUEST_ACK_WAIT_S, max_ack_pending=MAX_UNFINISHED_REQUESTS
+        durable_name=f"scheduler-{epoch}",
+        ack_wait=REQUEST_ACK_WAIT_S,
+        max_ack_pending=MAX_UNFINISHED_REQUESTS,
+        mem_storage=True,  # a lost one is created again, and unacknowledged requests are still in the stream
     )
 
 
