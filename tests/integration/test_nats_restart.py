@@ -34,7 +34,11 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 def server_pid(directory: Path) -> int | None:
     """The process of the supervised server; None while it restarts."""
     config = str(directory / "nats" / "nats.conf")
-    return next((child.pid for child in psutil.Process().children() if config in child.cmdline()), None)
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # a child that has ended since
+            if config in child.cmdline():
+                return child.pid
+    return None
 
 
 async def break_stream(bus: Bus, pid: int, stream: str, subject: str) -> None:
