@@ -37,7 +37,7 @@ def server_pid(directory: Path) -> int | None:
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # a child that has ended since
             if config in child.cmdline():
-                return child.pid
+                return int(child.pid)
     return None
 
 
