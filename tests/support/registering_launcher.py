@@ -11,6 +11,7 @@ from shared.bus.codec import encode
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.launch import InstanceSpec
+from shared.tasks import cancel
 from tests.builders import instance
 
 RENEWAL_S = 0.05
@@ -66,10 +67,7 @@ class RegisteringLauncher:
 
     async def lose(self, spec: InstanceSpec) -> None:
         """Kill the process: its registration stays."""
-        task = self._tasks.pop(spec)
-        while not task.done():  # Python 3.11's wait_for can swallow a cancellation
-            task.cancel()
-            await asyncio.wait([task], timeout=0.1)
+        await cancel([self._tasks.pop(spec)])
 
     async def close(self) -> None:
         for spec in list(self._tasks):

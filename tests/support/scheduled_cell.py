@@ -14,6 +14,7 @@ from shared.messages.instances import Instance
 from shared.messages.requests import Outcome, Request
 from shared.messages.steps import StepJobs
 from shared.model_card import read_model_card
+from shared.tasks import cancel
 from tests.support.scripted_worker import ScriptedWorker
 
 LIMIT_S = 20.0
@@ -57,9 +58,7 @@ class Cluster:
         try:
             yield worker
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(tasks)
             await bucket.delete(name)
 
     async def outcome(self, request: Request) -> Outcome:

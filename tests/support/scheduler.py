@@ -35,6 +35,7 @@ from shared.messages.requests import (
 )
 from shared.messages.stats import SchedulerStats
 from shared.pinned import free_positions
+from shared.tasks import cancel
 from shared.text import TextModel
 from tests.builders import scheduler_stats
 
@@ -275,6 +276,6 @@ async def answering(scheduler: AnsweringScheduler) -> AsyncIterator[AnsweringSch
     """Run the scheduler during the body."""
     task = asyncio.create_task(scheduler.run())
     yield scheduler
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await cancel([task])
+    if not task.cancelled():
+        task.result()
