@@ -84,7 +84,8 @@ UNCHANGED = (ast.Assert, ast.Raise, ast.Import, ast.ImportFrom, ast.JoinedStr)  
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`number`: of the change among all of the file; `function`: its qualified name; `text`: the new line."""
+    """`number`: of the change among all of the file; `function`: its qualified name, empty outside functions; `text`:
+    the new line."""
 
     file: str
     number: int
@@ -137,13 +138,11 @@ def _is_log(node: ast.AST) -> bool:
 
 
 def mutants_of(file: str) -> list[Mutant]:
-    """Those of the file's functions."""
     tree = ast.parse((ROOT / file).read_text("utf-8"))
     functions = dict(_functions(tree, ""))
     return [
-        Mutant(file, number, line, functions[line], _changed_line(copy.deepcopy(tree), number, line))
+        Mutant(file, number, line, functions.get(line, ""), _changed_line(copy.deepcopy(tree), number, line))
         for number, (line, _) in enumerate(changes(tree))
-        if line in functions
     ]
 
 
@@ -260,13 +259,20 @@ def reached_by(area: Area, files: Sequence[str]) -> tuple[dict[str, list[str]], 
 
 
 def is_noticed(mutant: Mutant, reached: dict[str, list[str]], seconds: dict[str, float]) -> bool:
-    tests = sorted(reached.get(f"{mutant.file}:{mutant.function}", []), key=lambda test: seconds[test])
+    tests = reached.get(f"{mutant.file}:{mutant.function}", []) if mutant.function else None
+    if tests is None:  # a line that runs at the import: all tests of the file
+        tests = sorted(
+            {test for place, some in reached.items() if place.startswith(f"{mutant.file}:") for test in some}
+        )
+    if not tests:
+        return False
+    tests = sorted(tests, key=lambda test: seconds[test])
 
     def run() -> int:
         sys.meta_path.insert(0, Changed(mutant))
         return int(pytest.main([*OPTIONS, *tests]))
 
-    return bool(tests) and in_fork(run, LIMIT_S) != 0
+    return in_fork(run, LIMIT_S) != 0
 
 
 def main(
