@@ -40,7 +40,7 @@ PROMPT = 128
 REQUESTS_PER_INSTANCE = 32
 WARM_UP = 4  # rounds of all instances that are not counted
 TOKENS_PER_STEP = 3  # tokens that a step unmasks
-ITERATION_S = 0.03
+ITERATION_S = 0.03  # that each result reports
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 PROFILE = (
     "tp,batch_tokens,step_kind,latency_ms\n1,32,recompute,20\n1,16384,recompute,900\n1,32,cache,15\n1,16384,cache,700\n"

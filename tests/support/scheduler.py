@@ -35,9 +35,9 @@ from shared.messages.requests import (
 )
 from shared.messages.stats import SchedulerStats
 from shared.pinned import free_positions
-from shared.tasks import cancel
 from shared.text import TextModel
 from tests.builders import scheduler_stats
+from tests.support.waiting import during
 
 TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])
@@ -274,8 +274,5 @@ class AnsweringScheduler:
 @contextlib.asynccontextmanager
 async def answering(scheduler: AnsweringScheduler) -> AsyncIterator[AnsweringScheduler]:
     """Run the scheduler during the body."""
-    task = asyncio.create_task(scheduler.run())
-    yield scheduler
-    await cancel([task])
-    if not task.cancelled():
-        task.result()
+    async with during(scheduler.run()):
+        yield scheduler

@@ -56,9 +56,7 @@ class Turns:
             ready := [name for name in self._waiting if name not in self._running]
         ):
             first = min(ready, key=self._start_s)
-            tasks = deque(
-                granted for granted in self._waiting.pop(first) if not granted.done()
-            )  # those left were cancelled
+            tasks = deque(each for each in self._waiting.pop(first) if not each.done())  # without cancelled ones
             if tasks:
                 tasks.popleft().set_result(None)
                 self._running.add(first)
