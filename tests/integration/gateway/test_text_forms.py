@@ -1,6 +1,7 @@
 """Texts of a form: JSON schemas, regular expressions and choices become the pattern of the request."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -69,6 +70,15 @@ async def test_a_part_of_a_schema_that_cannot_be_written_is_named_in_the_header(
         assert reply.status_code == 200, reply.text
         assert reply.headers["X-Dilaserve-Ignored"] == "response_format.json_schema.schema.price.anyOf[1]"
     assert compile_pattern(pattern_of(gateway.scheduler)).accepts('{"price": 1.5}')
+
+
+async def test_large_bounds_delay_no_other_client(gateway: RunningGateway) -> None:
+    large = [{**CHAT, **json_schema({"type": "string", "maxLength": 200_000 + i})} for i in range(6)]
+    large += [{**CHAT, "guided_regex": f"[a-z]{{{200_000 + i}}}"} for i in range(6)]
+    started_s = time.perf_counter()
+    replies = await asyncio.gather(*(gateway.http.post("/v1/chat/completions", json=body) for body in large))
+    assert [reply.status_code for reply in replies] == [200] * 6 + [400] * 6
+    assert time.perf_counter() - started_s < 4
 
 
 async def test_the_format_of_a_response_becomes_its_pattern(gateway: RunningGateway) -> None:
