@@ -23,20 +23,20 @@ from services.worker.model.forward_batch import ForwardBatch
 from shared.arrays import Int64
 
 MAX_KERNEL_HEAD = 256  # the largest head of torch's variable-length kernel
-NO_MASK, FROM_BOTTOM_RIGHT = 0, 2  # masks of the memory-efficient one: each token attends to the keys up to its own
+NO_MASK, CAUSAL = 0, 2  # of the memory-efficient kernel; causal: the last query attends up to the last key
 
 
 class Spans(NamedTuple):
-    """Runs of fed tokens one behind the other; each attends to the keys of one region. Shapes: N spans."""
+    """Adjacent spans of fed tokens for one call of a kernel; each attends to one range of keys. Shapes: N spans."""
 
-    first: int  # row of the fed tokens
+    first: int  # row, among the fed tokens, of all these spans
     end: int
     max_q: int
     max_k: int
     cu_seq_q: Tensor  # int32 [N + 1], the first row of each, from `first` on
     cu_seq_k: Tensor  # int32 [N + 1], the first key of each
     seqused_k: Tensor  # int32 [N], the number of its keys
-    # The keys before and after a token's own, both -1: all; of a span, the last keys are its own
+    # Keys before and after its own to which a token attends, -1: no limit. A span's tokens own the last of its keys
     window: tuple[int, int]
     bounds: list[tuple[int, int, int, int]]  # of each, on the host: first row, end, first key, number of keys
 
@@ -94,7 +94,8 @@ def canvas_attention(
     spans: dict[int, list[Spans]], entries: Tensor, store: KvStore | None, config: ModelConfig, kernel: str
 ) -> Attend:
     """The attention of one batch. The fed tokens' keys and values are written to these entries of the store first;
-    without a store, the requests attend to the fed tokens alone. `rows`, if given, are all those of the canvases."""
+    without a store, the requests attend to the fed tokens alone. With `rows`, which must be all
+    those of the canvases, only these attend."""
     is_cached = store is not None and len(entries) > 0
 
     def attend(layer: int, q: Tensor, kv: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -137,7 +138,7 @@ def _efficient(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> 
         keys, values = (x[None, :, head, None].expand(-1, -1, shared, -1) for x in (k, v))
         found = torch.ops.aten._efficient_attention_forward(
             q[None, :, own], keys, values, None, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, 0.0,
-            FROM_BOTTOM_RIGHT if spans.window[1] == 0 else NO_MASK, scale=1.0, seqlen_k=spans.seqused_k,
+            CAUSAL if spans.window[1] == 0 else NO_MASK, scale=1.0, seqlen_k=spans.seqused_k,
         )  # fmt: skip
         mixed[:, own] = found[0][0]
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvShape
 from services.worker.model.decoder import Attend, HeadNorms, Mlp, PackedDecoder, Reduce, Shard, rope_turns, rotate_
-from services.worker.model.experts import RoutedExperts, weights_dtype
+from services.worker.model.experts import RoutedExperts, routing_dtype
 from services.worker.model.families import ModelConfig
 from services.worker.model.families.config import AttentionShape, Experts
 from services.worker.model.fused import Fused
@@ -54,7 +54,7 @@ class SoftmaxExperts(RoutedExperts):
 
     def forward(self, x: Tensor, router_input: Tensor) -> Tensor:
         """Shapes: [T, W] each -> [T, W], to be summed over the ranks."""
-        chosen, weights = self.router(router_input, weights_dtype(x))
+        chosen, weights = self.router(router_input, routing_dtype(x))
         return self.mix(x, chosen, weights)
 
 
@@ -111,19 +111,21 @@ class CanvasLayer(nn.Module):
 def after_attention(x: Tensor, mixed: Tensor, norms: tuple[Tensor, ...], eps: float) -> tuple[Tensor, ...]:
     """Add the normalized result of attention, and normalize the sum for the MLP, the experts and their router.
 
-    Shapes: x and mixed [T, W], the four norms' weights [W] -> [T, W] each, the router's in float32.
+    Shapes: x and mixed [T, W]; `norms`, [W] each: of `mixed`, the MLP, the experts, the router -> [T, W] each,
+    the router's in float32.
     """
-    width, (end, of_mlp, of_experts, of_router) = x.shape[-1:], norms
-    x = x + F.rms_norm(mixed, width, end, eps)
-    exact = F.rms_norm(x.float(), width, of_router * width[0] ** -0.5, eps)
-    return x, F.rms_norm(x, width, of_mlp, eps), F.rms_norm(x, width, of_experts, eps), exact
+    width, (after, of_mlp, of_experts, of_router) = x.shape[-1:], norms
+    x = x + F.rms_norm(mixed, width, after, eps)
+    router_input = F.rms_norm(x.float(), width, of_router * width[0] ** -0.5, eps)
+    return x, F.rms_norm(x, width, of_mlp, eps), F.rms_norm(x, width, of_experts, eps), router_input
 
 
 @Fused
 def end_of_layer(
     x: Tensor, dense: Tensor, routed: Tensor, norms: tuple[Tensor, ...], scale: Tensor, eps: float
 ) -> Tensor:
-    """Add the normalized results of MLP and experts. Shapes: [T, W], the norms' weights [W], scale [T, 1] -> [T, W]."""
+    """Add the normalized results of MLP and experts. Shapes: [T, W], weights [W] of the norms of
+    both and of their sum, scale [T, 1] -> [T, W]."""
     width, (of_dense, of_routed, end) = x.shape[-1:], norms
     both = F.rms_norm(dense, width, of_dense, eps) + F.rms_norm(routed, width, of_routed, eps)
     return (x + F.rms_norm(both, width, end, eps)) * scale

@@ -90,7 +90,7 @@ class RoutedExperts(nn.Module):
             chosen = (chosen - self.first) % self.shape.count
         sorted_experts, order = chosen.flatten().sort(stable=True)  # the pairs of token and expert, by expert
         ends = torch.searchsorted(sorted_experts, _range(self.count, x.device), right=True, out_int32=True)
-        rows = tokens_of(x, order, self.shape.per_token)  # [T * k, W]
+        rows = rows_by_expert(x, order, self.shape.per_token)  # [T * k, W]
         found = self.experts.run_all(rows, ends)
         by_token = rows.index_copy_(0, order, found).view(*chosen.shape, -1)  # [T, k, W]
         if is_split:  # the rows of other ranks' experts are not computed
@@ -128,18 +128,21 @@ class ExpertMlp(RoutedExperts):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Shapes: x and residual [T, W] -> [T, W], to be summed over the ranks."""
-        chosen, weights = choose_experts(*self.router.scores(x), self.shape, weights_dtype(x))  # [T, k] each
+        chosen, weights = choose_experts(*self.router.scores(x), self.shape, routing_dtype(x))  # [T, k] each
         return self.mix(x, chosen, weights, self.shared(x, residual))
 
 
 @Fused
-def tokens_of(x: Tensor, order: Tensor, per_token: int) -> Tensor:
-    """The token of each pair of token and expert. Shapes: x [T, W], order [T * k] -> [T * k, W]."""
+def rows_by_expert(x: Tensor, order: Tensor, per_token: int) -> Tensor:
+    """The row of x of each pair of token and expert: pair p is of token p // per_token.
+
+    Shapes: x [T, W], order [T * k] -> [T * k, W].
+    """
     return x[order // per_token]
 
 
-def weights_dtype(x: Tensor) -> torch.dtype:
-    """Of the experts' weights: that of their products, or float32 where the experts run one by one."""
+def routing_dtype(x: Tensor) -> torch.dtype:
+    """Of the routing weights: that of x for grouped products, float32 where the experts run one by one."""
     return x.dtype if has_grouped_products(x.device, x.dtype) else torch.float32
 
 

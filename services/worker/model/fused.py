@@ -20,7 +20,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Fused(Generic[P, R]):
-    """A function whose first argument is a tensor; on CUDA it is one kernel."""
+    """A function whose first argument is a tensor; on CUDA it is one kernel where torch can compile it."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
