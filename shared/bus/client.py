@@ -44,6 +44,7 @@ STORE_S = 10.0  # limit of storing a message; longer than a cluster usually take
 STORE_RETRY_S = 0.5  # longest wait between two attempts to store a message
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
 TOUCH_S = 5.0  # interval of touches of the liveness file
+END_CHECK_S = 0.5  # interval of checks whether the connection has ended
 
 
 class Bus:
@@ -53,16 +54,15 @@ class Bus:
     longer accepts the user. Then only a new connection helps.
     """
 
-    def __init__(
-        self, client: Client, cell: str, reconnects: Reconnects, closed: asyncio.Event, alive_file: str = ""
-    ) -> None:
+    def __init__(self, client: Client, cell: str, reconnects: Reconnects, alive_file: str = "") -> None:
         self.nc = client
-        self.closed = closed
+        self.closed = asyncio.Event()
         self.reconnects = reconnects
         self.js: JetStreamContext = client.jetstream(timeout=JETSTREAM_S)
         self.subjects = Subjects(cell)
         self.store_failure: tuple[float, str] | None = None  # of the last `store`: its monotonic time, and its text
         self.is_live: Callable[[], bool] = lambda: True  # a service may add a condition for the liveness file
+        self._ending = asyncio.create_task(self._report_end())
         self._alive = asyncio.create_task(self._keep_alive_file(Path(alive_file))) if alive_file else None
 
     @classmethod
@@ -74,10 +74,6 @@ class Bus:
         Raises: BadInput if `ca` has no readable certificates.
         """
         connection_log, reconnects, shown = _ConnectionLog(), Reconnects(), without_credentials(url)
-        closed = asyncio.Event()
-
-        async def on_closed() -> None:
-            closed.set()
 
         async def reconnected() -> None:
             await connection_log.connected()
@@ -92,7 +88,6 @@ class Bus:
             "allow_reconnect": True,
             "error_cb": connection_log.error,
             "reconnected_cb": reconnected,
-            "closed_cb": on_closed,
             "connect_timeout": 2,
             "ping_interval": PING_S,
             "max_outstanding_pings": 2,
@@ -115,7 +110,7 @@ class Bus:
         client = await retry(connect)
         await connection_log.connected()
         limit_unanswered_time(client)
-        return cls(client, cell, reconnects, closed, alive_file)
+        return cls(client, cell, reconnects, alive_file)
 
     async def publish(self, subject: str, message: msgspec.Struct, headers: Mapping[str, str] | None = None) -> None:
         """Publish without waiting for storage (progress, step messages, cancels)."""
@@ -199,6 +194,12 @@ class Bus:
         """As `set_up.set_up`. Only the scheduler calls it."""
         await set_up(self.js, self.subjects, disk_bytes, replicas)
 
+    async def _report_end(self) -> None:
+        """Set `closed` once the client has ended: it does not call `closed_cb` if data were left to send."""
+        while not self.nc.is_closed:
+            await pause(END_CHECK_S)
+        self.closed.set()
+
     async def _keep_alive_file(self, path: Path) -> None:
         """Touch the liveness file until cancelled: its age is the time since the service was live. Raises: OSError."""
         while True:
@@ -248,6 +249,8 @@ class Bus:
             await self.nc.drain()
         elif not self.nc.is_closed:
             await _abandon(self.nc)
+        self._ending.cancel()
+        self.closed.set()
 
 
 async def _abandon(client: Client) -> None:
