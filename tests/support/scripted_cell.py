@@ -51,7 +51,13 @@ class ScriptedCell:
 
 
 def make_cell(
-    instances: dict[str, int], *, caching: bool = False, exact: bool = False, per_step: int = 4, **options: Any
+    instances: dict[str, int],
+    *,
+    caching: bool = False,
+    exact: bool = False,
+    per_step: int = 4,
+    tokens_per_step: tuple[float, ...] = TOKENS_PER_STEP,
+    **options: Any,
 ) -> ScriptedCell:
     """`instances` maps names to TP degrees; `options` are settings, or fields of the policy."""
     given = {"policy": "paper", **{name: value for name, value in options.items() if name in SETTINGS}}
@@ -61,7 +67,7 @@ def make_cell(
     core = builders.scheduler_core(
         partial(build_policy, settings, **of_policy),
         thresholds=THRESHOLDS,
-        tokens_per_step=TOKENS_PER_STEP,
+        tokens_per_step=tokens_per_step,
         end_ids=(),
         caching=caching,
         exact_cache=exact,

@@ -248,6 +248,17 @@ def test_requests_of_a_quarantined_instance_start_again_on_another() -> None:
         assert ("a-1" in finish.written_by) is finish.arrived.request.stream
 
 
+def test_a_quarantine_spares_the_requests_of_other_instances() -> None:
+    cell = ScriptedCell(scheduler_core(), {name: ScriptedWorker(name, per_step=4) for name in ("a-1", "b-1")})
+    cell.answer(cell.send(registered("a-1"), registered("b-1"), *[short(f"r{i}") for i in range(4)]))
+    table, fleet = cell.core.table, cell.core.fleet
+    rows = np.array(list(table.row_of.values()))
+    is_spared = table.instance[rows] == fleet.index_of["b-1"]
+    assert 0 < is_spared.sum() < len(rows)
+    cell.send(InstanceQuarantined("a-1"), InstanceLost("a-1"))
+    assert (table.block[rows] == is_spared).all()
+
+
 def test_a_quarantine_fails_a_request_that_had_too_many_attempts_before() -> None:
     """The scheduler before stopped after the checkpoint and before the outcome."""
     before, core = scheduler_core(), scheduler_core()

@@ -287,6 +287,15 @@ def test_decisions_of_steps_sent_ahead_survive_the_growth_of_the_table() -> None
     assert unpack_float32(finish.decisions.thresholds).tolist() == pytest.approx([0.9, 0.9])
 
 
+def test_each_request_has_a_row_of_its_own_when_the_table_grows() -> None:
+    core = scheduler_core()
+    table, first = core.table, core.table.capacity
+    for number in range(4 * first):
+        core.cycle([arrival(f"r{number}")], 100.0)
+        assert table.capacity == max(first, 1 << number.bit_length())
+    assert sorted(table.row_of.values()) == list(range(4 * first))
+
+
 @pytest.mark.parametrize(
     "away", [[InstanceLost("a-1"), registered("a-1")], [StepsLost()], [registered("a-1", connections=2)]]
 )

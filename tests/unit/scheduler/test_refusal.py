@@ -17,9 +17,9 @@ from tests.support.scripted_cell import ScriptedCell, make_cell
 ALONE_S = 16 * 0.129 * OPTIMISTIC_SHARE
 
 
-def shedding(policy: str = "dilaserve", *, instances: int = 1) -> ScriptedCell:
+def shedding(policy: str = "dilaserve", *, instances: int = 1, **options: Any) -> ScriptedCell:
     """Its instances have run enough iterations, as fast as their profile."""
-    cell = make_cell({f"i-{i}": 1 for i in range(instances)}, policy=policy, shed=True)
+    cell = make_cell({f"i-{i}": 1 for i in range(instances)}, policy=policy, shed=True, **options)
     for index in range(instances):
         cell.core.fleet.observe(np.full(CONFIRMED_AFTER, index), np.ones(CONFIRMED_AFTER), np.ones(CONFIRMED_AFTER))
     return cell
@@ -55,6 +55,12 @@ def test_an_idle_cluster_refuses_an_slo_that_it_cannot_meet_and_accepts_others(p
 def test_the_earliest_end_alone_is_that_of_an_easy_request() -> None:
     for share, is_refused in ((0.98, True), (1.02, False)):
         assert bool(refused(shedding().send(request("r", share * ALONE_S)))) == is_refused
+
+
+def test_a_predictor_of_half_the_tokens_in_a_step_doubles_the_earliest_end() -> None:
+    for share, is_refused in ((1.98, True), (2.02, False)):
+        cell = shedding(tokens_per_step=(2.0, 1.0, 1.0))
+        assert bool(refused(cell.send(request("r", share * ALONE_S)))) == is_refused
 
 
 def test_costs_that_are_hardly_observed_count_in_part() -> None:
