@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.gpu_check import golden, kernels, same_answer, speed
+from experiments.gpu_check import canvases, golden, kernels, same_answer, speed
 from experiments.gpu_check.findings import Findings, Setup, Skipped
 from services.worker.model.model_loading import device_name
 
@@ -31,6 +31,8 @@ STAGES: dict[str, Callable[[Setup, Findings], None]] = {
     "environment": environment,
     "attention": kernels.attention,
     "grouped queries": kernels.grouped_queries,
+    "canvases": canvases.attention,
+    "compiled functions": canvases.compiled,
     "golden logits": golden.logits,
     "golden texts": golden.texts,
     "graphs": same_answer.graphs,
