@@ -1,5 +1,7 @@
 """Fillings of a node, the order of launches, the costs of steps in stage 1, and the search for the fewest GPUs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +9,11 @@ from hypothesis import strategies as st
 
 from services.reconfigurator.planning.packing import fillings
 from services.reconfigurator.planning.plan import Placement, PlanStep
-from services.reconfigurator.planning.smallest_cluster import nodes_of, smallest
+from services.reconfigurator.planning.smallest_cluster import min_gpus, nodes_of, smallest
 from services.reconfigurator.planning.stage2_assignment import order_steps
 from services.reconfigurator.planning.step_costs import StepMix
+from services.reconfigurator.planning.throughput import times_sustained
+from tests.support.small_plans import small_input
 
 
 def test_a_filling_leaves_no_room_for_another_instance() -> None:
@@ -62,6 +66,14 @@ def test_all_nodes_are_full_but_the_last(gpus: int, per_node: int) -> None:
     assert sum(full) + last == gpus
     assert set(full) <= {per_node}
     assert 0 < last <= per_node
+
+
+@given(st.integers(0, 300), st.integers(1, 8))
+def test_fewer_gpus_than_the_least_cannot_sustain_the_load_with_any_degree(seed: int, needed: int) -> None:
+    p = small_input(seed, cached=bool(seed % 2))
+    with_one = max(times_sustained(p, {degree: 1}) / degree for degree in p.degrees)  # of the best degree
+    loaded = replace(p, RPS=p.RPS * needed * with_one)  # keeps this number of its GPUs busy
+    assert min_gpus(loaded) == max(needed, p.degrees[0])
 
 
 def mix(prompt: float, output: float, *, exact: bool = False) -> StepMix:
