@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
-from urllib.parse import unquote
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
@@ -36,6 +35,7 @@ from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts,
 from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, without_annotations
 from shared.patterns.schema_merging import Schema, apart, merged, same, with_prefix_items, without_properties
 from shared.patterns.schema_narrowing import TYPES, in_own_scope, narrowed, needs_narrowing
+from shared.patterns.schema_references import References
 
 MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
@@ -78,15 +78,15 @@ class _Converter:
     """Converts the parts of schemas. None is a part without instances."""
 
     def __init__(self, left_out: list[str]) -> None:
-        self._root: Any = None  # the schema to which references refer
+        self._references = References(True)  # of the schema that is converted
         self._parts = self._num_patterns = 0  # converted so far
         self._compiled: set[str] = set()
         self._left_out = left_out
 
     def whole(self, schema: Any, field: str) -> FormPart | None:
         """The texts of a schema."""
-        self._root = schema
         try:
+            self._references = References(schema)
             return self.convert(schema, field, {})
         except RecursionError:
             raise BadInput(f"{field} is nested too deep", field) from None
@@ -179,22 +179,6 @@ class _Converter:
             return SCALARS[kind](schema, field)
         return BOOLEAN if kind == "boolean" else NULL
 
-    def _resolve(self, reference: Any, field: str) -> Any:
-        if isinstance(reference, str) and isinstance(self._root, Mapping):
-            reference = reference.removeprefix(str(self._root.get("$id", "")).rstrip("#")) or "#"
-        if not isinstance(reference, str) or not reference.startswith(("#/", "#")) or reference[1:2] not in {"", "/"}:
-            raise BadInput(f"$ref must be # or begin with #/, got {reference!r}", field)
-        found = self._root
-        for name in unquote(reference[1:]).split("/")[1:]:
-            key = name.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, Mapping) and key in found:
-                found = found[key]
-            else:
-                raise BadInput(f"$ref {reference!r} refers to nothing", field)
-        return found
-
     def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> FormPart | None:
         parts = schema[name]
         siblings: Any = {key: value for key, value in schema.items() if key != name}
@@ -222,7 +206,7 @@ class _Converter:
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
         """A part without a reference, and the levels within it. A part that is too deep is false."""
         while isinstance(part, Mapping) and "$ref" in part:
-            target, depth = self._resolve(part["$ref"], field), depths.get(part["$ref"], 0)
+            target, depth = self._references.find(part["$ref"], field), depths.get(part["$ref"], 0)
             if depth == MAX_DEPTH:
                 return False, depths
             depths = {**depths, part["$ref"]: depth + 1}

@@ -18,5 +18,9 @@ ASSERTIONS = frozenset({*TYPE_OF, *TYPE_INDEPENDENT, *UNSUPPORTED})  # others ar
 
 
 def without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that instances depend on."""
-    return {name: value for name, value in schema.items() if name in ASSERTIONS}
+    """The keywords that instances depend on. Draft 4's true or false beside a bound becomes the number of today."""
+    found = {name: value for name, value in schema.items() if name in ASSERTIONS}
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
+            found[exclusive] = found.pop(bound)
+    return found
