@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from services.reconfigurator.planning.workload_stats import PlanningSettings
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.cell_config import wait_for_config
 from shared.bus.client import Bus
-from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.watch import BusWatch
 from shared.database.schema import open_database
@@ -37,14 +35,6 @@ from shared.tasks import pause, run_beside, run_until_stopped
 CLOCK_S = 10.0  # interval of looks at the bus's clock
 
 
-@dataclass(frozen=True, slots=True)
-class ReconfigurationConfig:
-    """The settings, read and checked."""
-
-    planner: Planner
-    profile: LatencyProfile
-
-
 def main() -> int:
     """Run the reconfigurator until SIGTERM. Returns: the exit status."""
     return run_service("reconfigurator", ReconfiguratorSettings, prepare, asyncio.run)
@@ -55,7 +45,7 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     if settings.request_retention_s < settings.window_s:
         text = f"DILASERVE_REQUEST_RETENTION_S={settings.request_retention_s:g}: accepted: at least "
         raise BadInput(f"{text}DILASERVE_WINDOW_S={settings.window_s:g}, which decisions read", "request_retention_s")
-    read_reconfiguration(settings)  # reports wrong settings before the start
+    read_planner(settings)  # reports wrong settings before the start
     engine = open_database(settings.database_url)
     metrics = ReconfiguratorMetrics()
     serve_metrics(metrics.registry, settings)
@@ -71,9 +61,9 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
     return serve_on_bus("reconfigurator", settings, serve)
 
 
-def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | None = None) -> ReconfigurationConfig:
-    """`cell`: the configuration of the cell; None: the defaults. Raises: BadInput naming the fault in the settings or a
-    file that they name."""
+def read_planner(settings: ReconfiguratorSettings, cell: CellConfig | None = None) -> tuple[Planner, LatencyProfile]:
+    """The planner, and the latency profile that the settings name. `cell`: the configuration of the cell; None: the
+    defaults. Raises: BadInput naming the fault in the settings or a file that they name."""
     nodes = read_nodes(settings.nodes)
     if not nodes and settings.launcher != "none":
         raise BadInput("DILASERVE_NODES must name the nodes as NAME:GPUS, separated by commas", "nodes")
@@ -88,11 +78,8 @@ def read_reconfiguration(settings: ReconfiguratorSettings, cell: CellConfig | No
     planning = PlanningSettings(
         thresholds, settings.tp_degrees, settings.batch_sizes, settings.rps_buffer, exact_cache=is_exact(cache)
     )
-    cached = cache != "none"
-    return ReconfigurationConfig(
-        planner=Planner(nodes, planning, prior, cached, settings.solve_s),
-        profile=read_profile(Path(settings.profile)) if settings.profile else LatencyProfile({}),
-    )
+    profile = read_profile(Path(settings.profile)) if settings.profile else LatencyProfile()
+    return Planner(nodes, planning, prior, cache != "none", settings.solve_s), profile
 
 
 async def plan(
@@ -102,16 +89,23 @@ async def plan(
     cell = await run_until_stopped(stop, wait_for_config(bus))
     if stop.is_set():
         return
-    config = read_reconfiguration(settings, cell)
+    planner, profile = read_planner(settings, cell)
     instances, watch = InstanceWatch(), BusWatch(bus, [bus.subjects.stream("REQUESTS")], CLOCK_S)
-    clock = watch.clock
     await instances.start(bus)
-    wanted = WantedGpus(clock, engine, instances, config.planner, config.profile, metrics, settings.wanted_threshold)
+    wanted = WantedGpus(watch.clock, engine, instances, planner, profile, metrics, settings.wanted_threshold)
     background = [watch.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
     if settings.launcher == "none":
         await run_beside(stop.wait(), background)
-    else:
-        await run_beside(reconfigure(bus, engine, settings, config, metrics, instances, clock, stop), background)
+        return
+    launcher = make_launcher(bus, settings, planner.nodes)
+    executor = Executor(bus, launcher, instances, settings)
+    controller = ReconfigurationController(
+        bus, watch.clock, engine, launcher, instances, executor, planner, profile, metrics
+    )
+    try:
+        await run_beside(controller.run(settings.interval_s, settings.window_s, stop), background)
+    finally:
+        await launcher.close()
 
 
 async def publish_stats(bus: Bus, settings: ReconfiguratorSettings) -> None:
@@ -121,28 +115,6 @@ async def publish_stats(bus: Bus, settings: ReconfiguratorSettings) -> None:
         if bus.nc.is_connected:  # otherwise the client would buffer the message and send it late
             await bus.publish(bus.subjects.stats("reconfigurator"), stats)
         await pause(STATS_S)
-
-
-async def reconfigure(
-    bus: Bus,
-    engine: AsyncEngine,
-    settings: ReconfiguratorSettings,
-    config: ReconfigurationConfig,
-    metrics: ReconfiguratorMetrics,
-    instances: InstanceWatch,
-    clock: BusClock,
-    stop: asyncio.Event,
-) -> None:
-    """Decide and carry out plans until `stop` is set."""
-    launcher = make_launcher(bus, settings, config.planner.nodes)
-    executor = Executor(bus, launcher, instances, settings)
-    controller = ReconfigurationController(
-        bus, clock, engine, launcher, instances, executor, config.planner, config.profile, metrics
-    )
-    try:
-        await controller.run(settings.interval_s, settings.window_s, stop)
-    finally:
-        await launcher.close()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reconfigurator.__main__ import read_reconfiguration
+from services.reconfigurator.__main__ import read_planner
 from services.reconfigurator.nodes import gpus_of, read_nodes, to_placements, to_spec
 from services.reconfigurator.planning.plan import Placement
 from services.reconfigurator.settings import ReconfiguratorSettings
@@ -53,9 +53,10 @@ DEMO = Path(__file__).parents[3] / "models" / "demo"
 
 
 def test_the_step_predictor_is_that_of_the_model() -> None:
-    config = read_reconfiguration(ReconfiguratorSettings(model=str(DEMO)))
-    assert set(config.planner.prior) == set(DEFAULT_THRESHOLDS)
+    planner, _ = read_planner(ReconfiguratorSettings(model=str(DEMO)))
+    assert set(planner.prior) == set(DEFAULT_THRESHOLDS)
 
 
 def test_a_model_needs_no_step_predictor(tmp_path: Path) -> None:
-    assert not read_reconfiguration(ReconfiguratorSettings(model=str(tmp_path))).planner.prior
+    planner, _ = read_planner(ReconfiguratorSettings(model=str(tmp_path)))
+    assert not planner.prior
