@@ -269,7 +269,7 @@ class InFlightRequests:
         self._card = card
         self._timeout_s = timeout_s
         self._open: dict[InFlightRequest, str] = {}  # value: the owner
-        self._count_of: Counter[str] = Counter()  # by owner
+        self.counts: Counter[str] = Counter()  # by owner
         self._closing: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -292,13 +292,6 @@ class InFlightRequests:
     def count(self) -> int:
         return len(self._open)
 
-    def count_of(self, owner: str) -> int:
-        return self._count_of[owner]
-
-    def counts(self) -> Counter[str]:
-        """The requests of each owner that has some."""
-        return +self._count_of
-
     async def open(
         self,
         request: Request,
@@ -319,7 +312,7 @@ class InFlightRequests:
         )
         self._on_open()
         self._open[inflight] = owner
-        self._count_of[owner] += 1
+        self.counts[owner] += 1
         self._idle.clear()
         try:
             await inflight.start()
@@ -345,7 +338,7 @@ class InFlightRequests:
     def _on_closed(self, inflight: InFlightRequest, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
         if (owner := self._open.pop(inflight, None)) is not None:
-            self._count_of[owner] -= 1
+            self.counts[owner] -= 1
         if not self._open:
             self._idle.set()
 

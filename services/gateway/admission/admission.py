@@ -112,11 +112,11 @@ class AdmissionController:
 
     def _in_flight(self) -> dict[str, int]:
         """The requests in flight of each key at this gateway."""
-        counts = sum((cell.inflight.counts() for cell in self._cells), Counter[str]())
+        counts = sum((cell.inflight.counts for cell in self._cells), Counter[str]())  # without counts of 0
         return {key_id: count for key_id, count in counts.items() if key_id not in (BATCH_OWNER, ANONYMOUS.key_id)}
 
     def _count_of(self, owner: str) -> int:
-        return sum(cell.inflight.count_of(owner) for cell in self._cells)
+        return sum(cell.inflight.counts[owner] for cell in self._cells)
 
 
 def key_of(http: HttpRequest) -> ApiKey:
