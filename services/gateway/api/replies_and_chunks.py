@@ -151,7 +151,7 @@ class Replies(Protocol):
 class StreamedReplies(Replies, Protocol):
     """The reply whole, or as the content of the events of a stream."""
 
-    ends_with_done: bool  # whether OpenAI's `[DONE]` ends the stream
+    ends_with_done: bool = False  # whether OpenAI's `[DONE]` ends the stream
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The contents before the text of a choice."""
@@ -167,6 +167,7 @@ class StreamedReplies(Replies, Protocol):
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
         """The contents after the text of all choices."""
+        return []
 
     def failed(self, error: ApiError) -> list[Json]:
         """The contents that end the stream early."""

@@ -20,8 +20,6 @@ _NO_TEXT: Json = {"type": "text", "text": ""}
 class MessageReplies(StreamedReplies):
     """Builds the reply to one body: a message with a block for each call of a tool and each text around them."""
 
-    ends_with_done = False
-
     def __init__(self, model: str, request_id: str, tools: ToolUse) -> None:
         self._head: Json = {"id": ID_PREFIX + request_id, "type": "message", "role": "assistant", "model": model}
         self._request_id, self._tools = request_id, tools
@@ -98,9 +96,6 @@ class MessageReplies(StreamedReplies):
 
     def _call(self, at: int, name: str) -> Json:
         return {"type": "tool_use", "id": call_id(self._request_id, 0, at), "name": name}
-
-    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
-        return []
 
     def failed(self, error: ApiError) -> list[Json]:
         return [error_body(error)]

@@ -27,8 +27,6 @@ class ResponseReplies(StreamedReplies):
     """Builds the reply to one body; its output is a message with one part of text, calls of tools, or both, as they
     begin in the text."""
 
-    ends_with_done = False
-
     def __init__(self, head: Json, request_id: str, text: TextModel, tools: ToolUse, alternatives: int | None) -> None:
         """`head`: the fields of the reply that the body gives. `alternatives`: of each token, with its log-probability;
         None: no log-probabilities."""
@@ -122,9 +120,6 @@ class ResponseReplies(StreamedReplies):
     def _begin(self, number: int | None, item: Json) -> Json:
         self._places.append(number)
         return self._event("response.output_item.added", item=item, output_index=len(self._places) - 1)
-
-    def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
-        return []
 
     def failed(self, error: ApiError) -> list[Json]:
         reason = {"code": _ERROR_CODES.get(error.status, "server_error"), "message": error.message}
