@@ -164,8 +164,8 @@ class ServedBody(Lenient):
 
     @property
     def effort(self) -> tuple[str, str | None]:
-        """The field that names a quality floor (serving_fields.py), and its value."""
-        raise NotImplementedError
+        """The field that names a quality floor (serving_fields.py), and its value; None: the body has none."""
+        return "reasoning_effort", None
 
     def passed(self) -> dict[str, Any]:
         """The given fields that a request has, most of them under the same names."""

@@ -31,10 +31,6 @@ class DecisionBody(ServedBody):
     stream: Literal[False] | None = None
     temperature: None = None  # the answer is the most probable one
 
-    @property
-    def effort(self) -> tuple[str, str | None]:
-        return "reasoning_effort", None
-
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         tools = ToolUse(planner.syntax)
         turns = turns_of(self.input)
