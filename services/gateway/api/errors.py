@@ -35,24 +35,17 @@ def as_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case BadInput():
-            return ApiError(400, error.message, param=error.field, code=_code_of(error))
+            code = "context_length_exceeded" if isinstance(error, TooLong) else "invalid_value"
+            return ApiError(400, error.message, param=error.field, code=code)
         case RetryLater():
-            return _retry_later(error)
+            code = "storage_full" if isinstance(error, StorageFull) else "unavailable"
+            return ApiError(503, str(error), code=code, retry_after_s=RETRY_AFTER_S)
         case ValidationError() | RequestValidationError():
             in_url = isinstance(error, RequestValidationError)  # a location then begins with "path" or "query"
             return _invalid([_wrong(each, each["loc"][in_url:]) for each in error.errors()])
         case _:
             headers = {"Connection": "close"}  # as uvicorn closes it after an error that Starlette raises further
             return ApiError(500, "internal error; see the gateway's log", code="internal_error", headers=headers)
-
-
-def _code_of(error: BadInput) -> str:
-    return "context_length_exceeded" if isinstance(error, TooLong) else "invalid_value"
-
-
-def _retry_later(error: RetryLater) -> ApiError:
-    code = "storage_full" if isinstance(error, StorageFull) else "unavailable"
-    return ApiError(503, str(error), code=code, retry_after_s=RETRY_AFTER_S)
 
 
 def log_internal_error(error: Exception, request_id: str) -> None:
