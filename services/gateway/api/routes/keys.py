@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from fastapi import APIRouter, Request
+from pydantic import Field
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
@@ -15,7 +17,7 @@ from shared.messages.requests import ServingStats
 class KeyView(ResponseModel):
     """An API key without its secret. None: no limit, or no such request."""
 
-    id: str
+    id: str = Field(validation_alias="key_id")
     name: str
     operator: bool
     requests_per_minute: int | None  # its limit
@@ -40,16 +42,8 @@ def key_routes(context: AppContext) -> APIRouter:
 
     def view(key: ApiKey, in_flight: int, finished: Sequence[ServingStats | None]) -> KeyView:
         ran = [stats.slo_met for stats in finished if stats is not None]
-        return KeyView(
-            id=key.key_id,
-            name=key.name,
-            operator=key.operator,
-            requests_per_minute=key.requests_per_minute,
-            concurrency=key.concurrency,
-            max_priority=key.max_priority,
-            in_flight=in_flight,
-            finished=len(finished),
-            slo_attainment=sum(ran) / len(ran) if ran else None,
-        )
+        attainment = sum(ran) / len(ran) if ran else None
+        use = {"in_flight": in_flight, "finished": len(finished), "slo_attainment": attainment}
+        return KeyView.model_validate(asdict(key) | use)
 
     return router
