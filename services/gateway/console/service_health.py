@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
 from nats.aio.msg import Msg
 
 from services.gateway.view_models import ResponseModel
@@ -44,7 +45,8 @@ class ServiceWatch:
         """Sorted by service; `leader` is the process of the scheduler that leads."""
         now_s = time.monotonic()
         self._last = {name: each for name, each in self._last.items() if now_s - each.at_s < FORGET_S}
-        return [_view(*name, each, now_s - each.at_s, leader) for name, each in sorted(self._last.items())]
+        of_services = sorted(self._last.items())
+        return [_view(service, each.health, now_s - each.at_s, leader) for (service, _), each in of_services]
 
     async def _receive(self, msg: Msg) -> None:
         health = try_decode(msg, ServiceHealth)
@@ -60,14 +62,8 @@ class ServiceWatch:
             self._last[name] = _Received(health, time.monotonic())
 
 
-def _view(service: str, process: str, received: _Received, silent_s: float, leader: str | None) -> ServiceView:
-    state = "standby" if service == "scheduler" and process != leader else "running"
-    return ServiceView(
-        service=service,
-        process=process,
-        state="silent" if silent_s > SILENT_S else state,
-        silent_s=silent_s,
-        uptime_s=received.health.uptime_s,
-        memory_bytes=received.health.memory_bytes,
-        version=received.health.version,
-    )
+def _view(service: str, health: ServiceHealth, silent_s: float, leader: str | None) -> ServiceView:
+    state = "standby" if service == "scheduler" and health.process != leader else "running"
+    if silent_s > SILENT_S:
+        state = "silent"
+    return ServiceView.model_validate(asdict(health) | {"service": service, "state": state, "silent_s": silent_s})
