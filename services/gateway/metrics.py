@@ -43,10 +43,10 @@ class GatewayMetrics:
         found = {reason.code for reason in reasons}
         for code in CODES:
             self._not_ready.labels(code).set(code in found)
-        for stream, use in storage.uses.items():
-            self._stored.labels(stream).set(use.bytes)
-            if use.max_bytes > 0:
-                self._max_stored.labels(stream).set(use.max_bytes)
+        for kind, stream in storage.streams.items():
+            self._stored.labels(kind).set(stream.state.bytes)
+            if stream.config.max_bytes > 0:
+                self._max_stored.labels(kind).set(stream.config.max_bytes)
         if storage.free_bytes is not None:
             self._free.set(storage.free_bytes)
 

@@ -132,8 +132,8 @@ class Readiness:
             self._plan_until_s = time.monotonic() + PLAN_TIMEOUT_S if plan.state is PlanState.RUNNING else 0.0
 
     def _receive_storage(self, storage: Storage) -> None:
-        requests, stats = storage.uses.get("REQUESTS"), self._stats
-        if requests is None or not requests.messages or stats is None or stats.active + stats.waiting:
+        requests, stats = storage.streams.get("REQUESTS"), self._stats
+        if requests is None or not requests.state.messages or stats is None or stats.active + stats.waiting:
             self._unreceived_s = None
         elif self._unreceived_s is None:
             self._unreceived_s = time.monotonic()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from shared.bus.watch import StreamState
 from shared.messages.stats import STATS_S, SchedulerStats
 
 STATS_TIMEOUT_S = 5 * STATS_S  # silence after which no scheduler leads; a standby takes over sooner
@@ -31,21 +32,11 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamUse:
-    """The content of a stream. `max_messages` and `max_bytes`: at most 0 if there is no such limit."""
-
-    messages: int
-    bytes: int
-    max_messages: int = 0
-    max_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     """The last look at the bus's storage."""
 
     problem: str | None = "it has not been checked yet"  # why the last write failed; None: it was stored
-    uses: Mapping[str, StreamUse] = field(default_factory=dict)  # by kind of stream
+    streams: Mapping[str, StreamState] = field(default_factory=dict)  # by kind
     free_bytes: int | None = None  # on the disk of the bus; None: unknown
 
 
@@ -76,13 +67,14 @@ def reasons(state: CellState) -> list[Reason]:
 def full_streams(storage: Storage) -> Iterator[str]:
     """One line for each stream that every request needs and that is full."""
     for kind, content in NEEDED.items():
-        use = storage.uses.get(kind)
-        if use is None:
+        stream = storage.streams.get(kind)
+        if stream is None:
             continue
-        if _is_full(use.bytes, use.max_bytes):
-            yield f"the bus stores {_size(use.bytes)} of {content}, of at most {_size(use.max_bytes)}"
-        if _is_full(use.messages, use.max_messages):
-            yield f"the bus stores {use.messages:,} {content}, of at most {use.max_messages:,}"
+        stored, limits = stream.state, stream.config
+        if _is_full(stored.bytes, limits.max_bytes):
+            yield f"the bus stores {_size(stored.bytes)} of {content}, of at most {_size(limits.max_bytes)}"
+        if _is_full(stored.messages, limits.max_msgs):
+            yield f"the bus stores {stored.messages:,} {content}, of at most {limits.max_msgs:,}"
 
 
 def _is_full(stored: int, limit: int) -> bool:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 
-from services.gateway.ready_reasons import Storage, StreamUse
+from services.gateway.ready_reasons import Storage
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
 from shared.bus.subjects import Subjects
-from shared.bus.watch import Look, StreamState
+from shared.bus.watch import Look
 from shared.errors import RetryLater
 
 PROBE_S = 2.0  # interval, and time limit, of probes
@@ -27,7 +27,7 @@ class StorageProbe:
 
     async def probe(self, bus: Bus, look: Look) -> None:
         """Store a message. NATS may refuse writes to one stream only, so that a request that it did not store counts
-        too. A stream that did not answer the look keeps its last use."""
+        too. A stream that did not answer the look keeps its last state."""
         try:
             with bus_errors("store a probe"):
                 async with asyncio.timeout(PROBE_S):
@@ -37,8 +37,8 @@ class StorageProbe:
         except RetryLater as error:
             problem = str(error)
         kinds = limited_streams(bus.subjects)
-        uses = {kinds[name]: _use(state) for name, state in look.streams.items() if name in kinds}
-        self.last = Storage(problem=problem, uses={**self.last.uses, **uses}, free_bytes=self._free_bytes())
+        streams = {kinds[name]: state for name, state in look.streams.items() if name in kinds}
+        self.last = Storage(problem=problem, streams={**self.last.streams, **streams}, free_bytes=self._free_bytes())
         self._on_probe(self.last)
 
     def _free_bytes(self) -> int | None:
@@ -55,10 +55,3 @@ def limited_streams(subjects: Subjects) -> Mapping[str, str]:
     kinds = {subjects.stream(kind): kind for kind in ("REQUESTS", "OUTCOMES", "BATCHES")}
     kinds |= {f"KV_{subjects.claims_bucket}": "claims", f"KV_{subjects.conversations_bucket}": "conversations"}
     return {**kinds, f"OBJ_{subjects.files_store}": "files"}
-
-
-def _use(stream: StreamState) -> StreamUse:
-    content, limits = stream.state, stream.config
-    return StreamUse(
-        messages=content.messages, bytes=content.bytes, max_messages=limits.max_msgs, max_bytes=limits.max_bytes
-    )

@@ -115,8 +115,8 @@ def load_view(stats: SchedulerStats, instances: Sequence[Instance], received_s: 
 
 def storage_view(storage: Storage) -> StorageView:
     streams = [
-        StreamView(name=name, messages=use.messages, bytes=use.bytes, max_bytes=max(use.max_bytes, 0))
-        for name, use in storage.uses.items()
+        StreamView(name=name, messages=of.state.messages, bytes=of.state.bytes, max_bytes=max(of.config.max_bytes, 0))
+        for name, of in storage.streams.items()
     ]
     return StorageView(problem=storage.problem, free_bytes=storage.free_bytes, streams=streams)
 

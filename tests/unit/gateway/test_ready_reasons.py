@@ -5,13 +5,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.gateway.ready_reasons import CellState, Storage, StreamUse, reasons
+from services.gateway.ready_reasons import CellState, Storage, reasons
+from shared.bus.watch import StreamContent, StreamLimits, StreamState
 from shared.messages.stats import InstanceLoad
 from tests.builders import scheduler_stats
 
 GIB = 2**30
-FULL = StreamUse(messages=10, bytes=9 * GIB, max_bytes=10 * GIB)
-HALF = StreamUse(messages=89, bytes=5 * GIB, max_messages=100, max_bytes=10 * GIB)
+
+
+def stream(messages: int, size: int, **limits: int) -> StreamState:
+    return StreamState(StreamContent(messages, messages, size), config=StreamLimits(**limits))
+
+
+FULL = stream(10, 9 * GIB, max_bytes=10 * GIB)
+HALF = stream(89, 5 * GIB, max_msgs=100, max_bytes=10 * GIB)
 
 
 def serving(**changes: Any) -> CellState:
@@ -41,11 +48,11 @@ def test_a_cell_that_serves_has_no_reason() -> None:
         ({"storage": Storage()}, "the bus stores no message: it has not been checked yet"),
         ({"storage": Storage(problem=None, free_bytes=100 << 20)}, "the disk of the bus has 100.0 MiB left"),
         (
-            {"storage": Storage(problem=None, uses={"OUTCOMES": FULL})},
+            {"storage": Storage(problem=None, streams={"OUTCOMES": FULL})},
             "the bus stores 9.0 GiB of outcomes, of at most 10.0 GiB",
         ),
         (
-            {"storage": Storage(problem=None, uses={"REQUESTS": StreamUse(messages=900, bytes=0, max_messages=1000)})},
+            {"storage": Storage(problem=None, streams={"REQUESTS": stream(900, 0, max_msgs=1000)})},
             "the bus stores 900 unfinished requests, of at most 1,000",
         ),
         ({"stats": None}, "no scheduler leads"),
@@ -66,9 +73,9 @@ def test_each_condition_gives_one_line(changes: dict[str, Any], expected: str) -
 
 
 def test_full_files_and_values_within_their_limits_are_no_reason() -> None:
-    unlimited = StreamUse(messages=10, bytes=9 * GIB, max_messages=-1, max_bytes=-1)
-    uses = {"files": FULL, "claims": FULL, "REQUESTS": HALF, "OUTCOMES": unlimited}
-    storage = Storage(problem=None, uses=uses, free_bytes=GIB)
+    unlimited = stream(10, 9 * GIB, max_msgs=-1, max_bytes=-1)
+    streams = {"files": FULL, "claims": FULL, "REQUESTS": HALF, "OUTCOMES": unlimited}
+    storage = Storage(problem=None, streams=streams, free_bytes=GIB)
     stats = scheduler_stats(stalled_s=4.9, oldest_queued_s=299.0)
     assert texts(serving(storage=storage, stats=stats, unreceived_s=9.0, leaders=3)) == []
 
