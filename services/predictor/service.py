@@ -41,7 +41,9 @@ class PredictorService:
         while self._queue or not stopping.done():
             await self._wake.wait()
             self._wake.clear()
-            await self._answer()
+            queue, self._queue = self._queue, []
+            if queue:
+                await self._answer(queue)
         await stopping
 
     async def _unsubscribe(self, stop: asyncio.Event, subscription: Subscription) -> None:
@@ -63,12 +65,7 @@ class PredictorService:
         self._queue.append((msg.reply, query, span))
         self._wake.set()
 
-    async def _answer(self) -> None:
-        queue, self._queue = self._queue, []
-        if queue:
-            await self._answer_together(queue)
-
-    async def _answer_together(self, queue: list[tuple[str, Query, trace.Span]]) -> None:
+    async def _answer(self, queue: list[tuple[str, Query, trace.Span]]) -> None:
         """If a query raises an error, the others are answered one by one, and its sender gets no answer."""
         started_s = time.perf_counter()
         try:
@@ -76,7 +73,7 @@ class PredictorService:
         except Exception:
             if len(queue) > 1:
                 for each in queue:
-                    await self._answer_together([each])
+                    await self._answer([each])
             else:
                 log.exception("a query raised an error")
                 self._metrics.failed.inc()
