@@ -13,7 +13,7 @@ from dilaserve.load.workload import LoadRequest
 from dilaserve.quality.answers import states_answer
 from dilaserve.quality.benchmarks import BenchmarkQuestion
 from dilaserve.quality.published import PublishedFigures
-from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, RequestTrace, decode_together
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, decode_together
 from services.worker.model.model_runner import ModelRunner
 from shared.messages.requests import ChatMessage, Request
 from shared.text import TextModel
@@ -76,7 +76,7 @@ def verify(
         for question, trace in zip(group, decode_together(requests, runner, options), strict=True):
             finished = text.finish(np.array(trace.output_ids, dtype=np.int32), Request(request_id=trace.id))
             steps += trace.nfe
-            tokens += _unmasked(trace)
+            tokens += sum(len(step.tokens) for step in trace.steps)
             texts += finished.completion_tokens
             correct += question.is_correct(finished.text)
         on_answer(len(group))
@@ -103,7 +103,3 @@ def differences(own: Verification, published: PublishedFigures) -> list[str]:
             points = f"{100 * difference:+.1f} points, more than {100 * limit:.1f}"
             found.append(f"accuracy differs by {points} ({MAX_STANDARD_ERRORS:g} standard errors)")
     return found
-
-
-def _unmasked(trace: RequestTrace) -> int:
-    return sum(len(step.tokens) for step in trace.steps)
