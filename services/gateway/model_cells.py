@@ -55,9 +55,6 @@ class ModelCells:
 
     def routed(self) -> Iterator[CellContext]:
         """The cells that accept requests, best first."""
-        if len(self.cells) == 1:
-            yield from (cell for cell in self.cells if cell.load.load().accepts)
-            return
         for index in route(len(self.cells), lambda cell: self.cells[cell].load.load(), self._random):
             yield self.cells[index]
 
