@@ -90,7 +90,7 @@ class ModelCells:
         """As `claimed`, for the line of a batch, at whichever gateway. Raises: RetryLater."""
         if len(self.cells) == 1:
             return self.first, self._confirm(self.first, request_id, Claim(fingerprint="", cell=self.first.name))
-        return await self._claimed(request_id, await self.idempotency.claim_line(request_id, self._best_name()))
+        return await self._claimed(request_id, await self.idempotency.first_claim(request_id, "", self._best_name()))
 
     def _best_name(self) -> str | None:
         best = next(self.routed(), None)

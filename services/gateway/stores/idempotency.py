@@ -40,15 +40,11 @@ class IdempotencyKeys:
             raise ApiError(400, message, param="Idempotency-Key", code="invalid_value")
         request_id = "idem-" + _digest(owner, key)[:40]
         fingerprint = _digest(path, body)
-        claim = await self._first_claim(request_id, fingerprint, cell)
+        claim = await self.first_claim(request_id, fingerprint, cell)
         if claim is not None and claim.fingerprint != fingerprint:
             message = "this Idempotency-Key was used with another body; use a new key"
             raise ApiError(422, message, param="Idempotency-Key", code="idempotency_key_reused")
         return request_id, claim
-
-    async def claim_line(self, request_id: str, cell: str | None) -> Claim | None:
-        """The claim of a request that has its own id: of `cell`, unless another one has it. Raises: RetryLater."""
-        return await self._first_claim(request_id, "", cell)
 
     async def confirm(self, cell: BusConnection, request_id: str, claim: Claim) -> None:
         """Note in the cell that its bus has stored the request: its next scheduler then notices if the bus loses it."""
@@ -60,8 +56,9 @@ class IdempotencyKeys:
         except RetryLater as error:  # the request is served all the same
             log.warning("claim not confirmed", request_id=request_id, error=str(error))
 
-    async def _first_claim(self, request_id: str, fingerprint: str, cell: str | None) -> Claim | None:
-        """Store a claim unless the request has one or `cell` is None. Returns: the stored claim."""
+    async def first_claim(self, request_id: str, fingerprint: str, cell: str | None) -> Claim | None:
+        """Store a claim unless the request has one or `cell` is None. Returns: the stored claim. `fingerprint`: empty
+        for a request that has its own id. Raises: RetryLater if the bus is unavailable."""
         bus = self._connection.bus
         with bus_errors("look up the Idempotency-Key"):
             bucket = await self._opened(bus)
