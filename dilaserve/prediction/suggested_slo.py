@@ -9,7 +9,7 @@ from shared.predictor_card import PredictorCard
 from shared.profile import LatencyProfile
 from simulator.steps_table import StepsTable
 from simulator.unloaded_latency import SLO_MULTIPLE, unloaded_latency_s
-from simulator.workload import ArrivalTrace
+from simulator.workload import make_trace
 
 TYPICAL_TOKENS = 256  # of the prompt and of the output, if the model takes that many
 
@@ -31,9 +31,8 @@ def alone_s(
 
     Raises: BadInput if the profile lacks a kind of step.
     """
-    lengths, zero = (np.array([prompt_tokens]), np.array([output_tokens])), np.zeros(1, dtype=np.int64)
     return unloaded_latency_s(
-        ArrivalTrace(np.zeros(1), *lengths, np.full(1, np.nan), zero, np.array([""])),
+        make_trace(np.zeros(1), np.array([prompt_tokens]), np.array([output_tokens])),
         profile,
         StepsTable(np.array(predictor.thresholds), np.array(predictor.tokens_per_step)),
         caching=cache != "none",
