@@ -61,9 +61,7 @@ class Planner:
         return msgspec.structs.replace(record, reason=context.trigger.explain(record.reason))
 
     def _decide(self, context: PlanningContext, at_s: float) -> PlanRecord:
-        loads = class_loads(context.requests, context.trigger.span_s)
-        prior = {**self.prior, **context.known_tokens_per_step}
-        tokens = tokens_per_step(context.threshold_uses, self.planning.thresholds, prior)
+        loads, tokens, degrees = self._observed(context)
         record = PlanRecord(
             plan_id=datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%S-%f"),
             decided_s=at_s,
@@ -75,7 +73,6 @@ class Planner:
         )
         if not context.heading_for:
             return self._start_all(context, record)
-        degrees = [tp for tp in self.planning.tp_degrees if self._is_known(context.profile, tp)]
         if not loads:
             return _stay(record, f"no request arrived in the last {context.trigger.span_s:g} s")
         if not tokens:
@@ -109,10 +106,7 @@ class Planner:
         at the highest one. Returns: 0 without arrivals; None if the costs are not known, or no number suffices."""
         from services.reconfigurator.planning.smallest_cluster import gpus_for_threshold  # noqa: PLC0415  (as below)
 
-        loads = class_loads(context.requests, context.trigger.span_s)
-        prior = {**self.prior, **context.known_tokens_per_step}
-        tokens = tokens_per_step(context.threshold_uses, self.planning.thresholds, prior)
-        degrees = [tp for tp in self.planning.tp_degrees if self._is_known(context.profile, tp)]
+        loads, tokens, degrees = self._observed(context)
         if not (loads and tokens and degrees):
             return None if loads else 0
         per_node = max([*degrees, *(node.gpus for node in self.nodes)])
@@ -158,9 +152,14 @@ class Planner:
         planning = replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer, block_length=block_length)
         return plan_input(workload(loads, tokens, planning, nodes), context.profile, cached=self.cached)
 
-    def _is_known(self, profile: LatencyProfile, tp: int) -> bool:
-        kinds = [StepKind.RECOMPUTE, StepKind.CACHE] if self.cached else [StepKind.RECOMPUTE]
-        return all((tp, kind) in profile.curves for kind in kinds)
+    def _observed(self, context: PlanningContext) -> tuple[list[ClassLoad], dict[float, float], list[int]]:
+        """The loads of the classes, the tokens per step by threshold, and the TP degrees whose costs are known."""
+        loads = class_loads(context.requests, context.trigger.span_s)
+        prior = {**self.prior, **context.known_tokens_per_step}
+        tokens = tokens_per_step(context.threshold_uses, self.planning.thresholds, prior)
+        kinds = list(StepKind) if self.cached else [StepKind.RECOMPUTE]
+        curves = context.profile.curves
+        return loads, tokens, [tp for tp in self.planning.tp_degrees if all((tp, kind) in curves for kind in kinds)]
 
 
 def _stay(record: PlanRecord, reason: str) -> PlanRecord:
