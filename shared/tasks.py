@@ -1,7 +1,8 @@
 """Stops, cancels and delays tasks."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 CANCEL_AGAIN_S = 0.1
@@ -28,6 +29,18 @@ async def run_together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
 async def run_beside(main: Coroutine[Any, Any, object], background: Iterable[Coroutine[Any, Any, object]]) -> None:
     """Run `main` and the background coroutines until one ends, then cancel the others. Raises: its error."""
     await _run_until(asyncio.FIRST_COMPLETED, (main, *background))
+
+
+@asynccontextmanager
+async def during(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run `work` until the block ends, and cancel it then. Raises: its error, if it has ended with one."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await cancel([task])
+    if not task.cancelled():
+        task.result()
 
 
 async def _run_until(event: str, coroutines: Iterable[Coroutine[Any, Any, object]]) -> None:

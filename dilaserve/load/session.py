@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from dilaserve.load.summary import InstancesAt
 from dilaserve.load.workload import RequestLoad
 from dilaserve.quality.benchmarks import BenchmarkQuestion
 from dilaserve.quality.judge import Judge
+from shared.tasks import during
 
 POLL_INTERVAL_S = 1.0  # of the cluster's state
 
@@ -46,13 +46,8 @@ async def run_session(
                     instances.append((time.perf_counter() - start_s, counts))
                 await asyncio.sleep(POLL_INTERVAL_S)
 
-    monitoring = asyncio.create_task(monitor())
-    try:
+    async with during(monitor()):
         return await run_load(url, load, slo_s, on_reply, key, ca, stream=stream), instances
-    finally:
-        monitoring.cancel()
-        with suppress(asyncio.CancelledError):
-            await monitoring
 
 
 def graded(

@@ -39,7 +39,7 @@ from shared.bus.client import Bus
 from shared.errors import RetryLater
 from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_program, run_service, stop_on_signal
-from shared.tasks import cancel, run_together, run_until_stopped
+from shared.tasks import cancel, during, run_together, run_until_stopped
 from shared.text import TextModel
 from shared.urls import url_host
 
@@ -179,16 +179,15 @@ async def drain(
 ) -> None:
     """Leave a shared port, refuse new requests, and let open ones end."""
     ends_s = time.monotonic() + settings.drain_timeout_s
-    reporting = asyncio.create_task(report_drain(cells, ends_s))
-    if settings.listener_fd is not None:
+    async with during(report_drain(cells, ends_s)):
+        if settings.listener_fd is not None:
+            for cell in cells:
+                cell.monitor.close()  # ends the console's streams, which begin again at another gateway
+            await server.leave_port(settings.drain_timeout_s)
         for cell in cells:
-            cell.monitor.close()  # ends the console's streams, which begin again at another gateway
-        await server.leave_port(settings.drain_timeout_s)
-    for cell in cells:
-        cell.readiness.draining = True
-    await cancel([connecting])  # gives batches back to the bus
-    await asyncio.gather(*(cell.inflight.drain(max(0.0, ends_s - time.monotonic())) for cell in cells))
-    await cancel([reporting])
+            cell.readiness.draining = True
+        await cancel([connecting])  # gives batches back to the bus
+        await asyncio.gather(*(cell.inflight.drain(max(0.0, ends_s - time.monotonic())) for cell in cells))
     for cell in cells:
         cell.monitor.close()
 

@@ -23,9 +23,9 @@ from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.bus.watch import BusWatch
 from shared.messages.requests import Cancel, Outcome, Request
-from shared.tasks import cancel
+from shared.tasks import cancel, during
 from tests.support.nats import started_server
-from tests.support.waiting import LIMIT_S, during, eventually, reached, until
+from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
 async def test_a_subject_without_a_valid_message_has_no_last_one(bus: Bus) -> None:

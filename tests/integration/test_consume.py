@@ -13,9 +13,9 @@ from shared.bus import pull_consumer
 from shared.bus.client import Bus
 from shared.bus.kept_consumer import KeptConsumer
 from shared.bus.subjects import request_consumer
+from shared.tasks import during
 from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.waiting import during
 
 LIMIT_S = 20.0
 

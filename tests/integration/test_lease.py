@@ -11,9 +11,9 @@ from services.scheduler.io.lease import KEY, Lease
 from shared.bus.client import Bus
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, request_consumer
 from shared.errors import Superseded
-from shared.tasks import cancel
+from shared.tasks import cancel, during
 from tests.support.nats import NatsServer
-from tests.support.waiting import LIMIT_S, during, eventually, reached, until
+from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
 async def expire(bus: Bus) -> None:

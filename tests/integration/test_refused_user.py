@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from shared.bus.client import Bus
+from shared.tasks import during
 from tests.support.nats import NatsServer
 from tests.support.services import STOP_S, service
-from tests.support.waiting import during, reached
+from tests.support.waiting import reached
 
 CELL = "refused"
 

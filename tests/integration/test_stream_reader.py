@@ -10,8 +10,7 @@ from shared.bus.plan_history import read_plans
 from shared.bus.stream_reader import read_last
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Outcome, OutcomeStatus
-from shared.tasks import pause
-from tests.support.waiting import during
+from shared.tasks import during, pause
 
 RECORDS, READS = 100, 10
 

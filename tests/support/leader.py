@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 from shared.bus.cell_config import KeptConfig
 from shared.bus.client import Bus
 from shared.messages.cell import CellConfig
-from shared.tasks import pause
+from shared.tasks import during, pause
 from tests.builders import scheduler_stats
-from tests.support.waiting import during
 
 STATS_S = 0.05
 

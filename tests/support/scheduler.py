@@ -35,9 +35,9 @@ from shared.messages.requests import (
 )
 from shared.messages.stats import SchedulerStats
 from shared.pinned import free_positions
+from shared.tasks import during
 from shared.text import TextModel
 from tests.builders import scheduler_stats
-from tests.support.waiting import during
 
 TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])

@@ -1,11 +1,8 @@
-"""Polls for a condition that has no event; runs what a test needs meanwhile."""
+"""Polls for a condition that has no event."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
-
-from shared.tasks import cancel
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 LIMIT_S = 20.0
 T = TypeVar("T")
@@ -31,15 +28,3 @@ async def reached(condition: Callable[[], object], within_s: float = LIMIT_S) ->
         return bool(condition())
 
     await until(holds, within_s)
-
-
-@asynccontextmanager
-async def during(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Run `work` until the block ends, and cancel it then. Raises: its error, if it has ended with one."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        await cancel([task])
-    if not task.cancelled():
-        task.result()

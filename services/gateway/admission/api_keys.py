@@ -16,7 +16,7 @@ from shared.api_keys import ApiKey, hash_secret
 from shared.database.key_store import read_keys
 from shared.database.schema import open_database, upgrade
 from shared.errors import RetryLater
-from shared.tasks import cancel, pause
+from shared.tasks import during, pause
 
 log = structlog.get_logger(__name__)
 
@@ -41,11 +41,10 @@ class ApiKeyCache:
     @contextlib.asynccontextmanager
     async def refreshing(self) -> AsyncIterator[None]:
         """Read the keys periodically within the block."""
-        task = asyncio.create_task(self._refresh())
         try:
-            yield
+            async with during(self._refresh()):
+                yield
         finally:
-            await cancel([task])
             await self._engine.dispose()
 
     @property

@@ -4,8 +4,7 @@ A gateway that stops or dies returns its batches to the stream.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -20,7 +19,7 @@ from shared.bus.settlement import discard, settled
 from shared.bus.subjects import BATCH_ACK_WAIT_S, batch_consumer
 from shared.errors import BadInput
 from shared.messages.gateway import BatchWork
-from shared.tasks import cancel
+from shared.tasks import cancel, during, pause
 
 log = structlog.get_logger(__name__)
 
@@ -60,22 +59,13 @@ class BatchConsumer:
             task.add_done_callback(lambda _: self._running.pop(batch_id))
 
     async def _run(self, msg: Msg, batch_id: str) -> None:
-        async with settled(msg), _in_progress(msg):
+        async with settled(msg), during(_extend_deadline(msg)):
             await self._runner.run(batch_id)
 
 
-@contextlib.asynccontextmanager
-async def _in_progress(msg: Msg) -> AsyncIterator[None]:
-    """Extend the message's acknowledgement deadline within the block."""
-
-    async def extend() -> None:
-        while True:
-            await asyncio.sleep(BATCH_ACK_WAIT_S / 4)
-            with contextlib.suppress(*BUS_ERRORS):
-                await msg.in_progress()
-
-    task = asyncio.create_task(extend())
-    try:
-        yield
-    finally:
-        task.cancel()
+async def _extend_deadline(msg: Msg) -> None:
+    """Extend the message's acknowledgement deadline, until cancelled."""
+    while True:
+        await pause(BATCH_ACK_WAIT_S / 4)
+        with suppress(*BUS_ERRORS):
+            await msg.in_progress()

@@ -10,7 +10,8 @@ from services.gateway.admission.key_use import SILENCE_S, KeyUse
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.messages.gateway import GatewayUse
-from tests.support.waiting import during, reached
+from shared.tasks import during
+from tests.support.waiting import reached
 
 MINUTE_S = 60.0
 

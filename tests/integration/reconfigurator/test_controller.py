@@ -25,9 +25,10 @@ from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival
+from shared.tasks import during
 from tests.support.postgres import PostgresServer
 from tests.support.registering_launcher import RegisteringLauncher
-from tests.support.waiting import during, eventually, reached, until
+from tests.support.waiting import eventually, reached, until
 from tests.support.workloads import PROFILE
 
 WAIT_S = 60.0

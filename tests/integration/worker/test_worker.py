@@ -16,6 +16,7 @@ from shared.messages.instances import Control, Instance, InstanceState
 from shared.model_card import read_model_card
 from shared.profile import LatencyProfile
 from shared.settings import read_settings, to_environ
+from shared.tasks import during
 from tests.builders import ANY_MODEL
 from tests.support.golden import COPY, threshold_cases
 from tests.support.leader import leading
@@ -23,7 +24,6 @@ from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
-from tests.support.waiting import during
 
 
 @pytest.fixture
