@@ -6,7 +6,7 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ async def spawn(program: Program) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output or asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            limit=sys.maxsize,  # lines may have any length
             pass_fds=program.descriptors,
             start_new_session=True,
             preexec_fn=dies_with_parent(program.orphan_signal),
@@ -57,17 +58,6 @@ def kill(process: asyncio.subprocess.Process) -> None:
     """End the process and its children at once."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a stream, of any length, without line ends."""
-    rest = b""
-    while chunk := await stream.read(1 << 16):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line
-    if rest:
-        yield rest
 
 
 def dies_with_parent(death_signal: signal.Signals) -> Callable[[], None] | None:

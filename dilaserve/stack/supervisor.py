@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import structlog
 
-from dilaserve.stack.process import Program, kill, lines, spawn
+from dilaserve.stack.process import Program, kill, spawn
 from shared.errors import BadInput, DilaserveError
 
 log = structlog.get_logger(__name__)
@@ -97,8 +97,9 @@ class SupervisedProgram:
     async def _echo(self, process: asyncio.subprocess.Process) -> None:
         if process.stdout is None:
             return
-        async for line in lines(process.stdout):
-            sys.stderr.write(f"{self.program.name:<14} | {line.decode(errors='replace')}\n")
+        async for line in process.stdout:
+            text = line.removesuffix(b"\n").decode(errors="replace")
+            sys.stderr.write(f"{self.program.name:<14} | {text}\n")
 
 
 class Supervisor:
