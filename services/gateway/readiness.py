@@ -91,10 +91,9 @@ class Readiness:
         )
         return reasons(state)
 
-    def check(self) -> None:
-        """Raises: RetryLater with the reasons if requests cannot be served."""
-        if found := self.reasons():
-            raise RetryLater("; ".join(reason.text for reason in found))
+    def problem(self) -> str:
+        """Why requests cannot be served, in one line; empty if they can be."""
+        return "; ".join(reason.text for reason in self.reasons())
 
     @property
     def stats(self) -> SchedulerStats | None:

@@ -48,13 +48,10 @@ class AppContext:
         problems = list[str]()
         for model in self.models:
             for cell in model.cells:
-                labels = [model.name] * (len(self.models) > 1) + [cell.name] * (len(model.cells) > 1)
-                try:
-                    cell.readiness.check()
-                except RetryLater as error:
-                    problems.append(": ".join([*labels, str(error)]))
-                else:
+                if not (problem := cell.readiness.problem()):
                     return
+                labels = [model.name] * (len(self.models) > 1) + [cell.name] * (len(model.cells) > 1)
+                problems.append(": ".join([*labels, problem]))
         raise RetryLater("; ".join(problems))
 
     def planner(self, model: ModelCells, key: ApiKey) -> BodyPlanner:

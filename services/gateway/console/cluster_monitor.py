@@ -86,7 +86,7 @@ class ClusterMonitor:
 
     def cluster(self) -> ClusterView:
         """The state of the cell."""
-        reason = "; ".join(found.text for found in self._readiness.reasons()) or None
+        reason = self._readiness.problem() or None
         stats = self._readiness.stats
         return ClusterView(
             cell=self._cell,
