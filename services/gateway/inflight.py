@@ -66,29 +66,22 @@ class StepTokens:
     is_draft: bool = False  # a later step may change them
 
 
+@dataclass(eq=False, repr=False)
 class InFlightRequest:
     """One request. The caller of `InFlightRequests.open` must `close` it, however it ends."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        request: Request,
-        card: ModelCard,
-        arrived_s: float,
-        timeout_s: float,
-        on_close: "Callable[[InFlightRequest], None]",
-        confirm: Confirm | None,
-    ) -> None:
-        """`arrived_s`: by `time.perf_counter`. `on_close` must run `end`. `confirm`: as `InFlightRequests.open`."""
-        self.request = request
-        self.cell = bus.subjects.cell
-        self._on_close = on_close
-        self.cancel_on_close = confirm is None
-        self._arrived_s = arrived_s
-        self._confirm = confirm
-        self._bus = bus
-        self._card = card
-        self._deadline_s = asyncio.get_running_loop().time() + timeout_s
+    _bus: Bus
+    request: Request
+    _card: ModelCard
+    _arrived_s: float  # by `time.perf_counter`
+    _timeout_s: float
+    _on_close: "Callable[[InFlightRequest], None]"  # must run `end`
+    _confirm: Confirm | None  # as `InFlightRequests.open`
+
+    def __post_init__(self) -> None:
+        self.cell = self._bus.subjects.cell
+        self.cancel_on_close = self._confirm is None
+        self._deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         self._queue: asyncio.Queue[StepTokens | Outcome | RetryLater] = asyncio.Queue()
         self._heard = asyncio.Event()  # a message about the request has arrived
         self._first: StepTokens | Outcome | None = None  # of the events, if `first_event` has waited for it
@@ -97,7 +90,7 @@ class InFlightRequest:
         self._refusal: Outcome | None = None
         self._ended = False
         self._closed = False
-        self._span = tracer.start_span("request", attributes={"dilaserve.request_id": request.request_id})
+        self._span = tracer.start_span("request", attributes={"dilaserve.request_id": self.request.request_id})
 
     async def start(self) -> None:
         """Subscribe, publish the request and confirm it, unless it is durable and has a final outcome already.
