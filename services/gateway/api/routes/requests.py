@@ -143,9 +143,11 @@ async def _find(context: AppContext, http: Request, name: str) -> tuple[Outcome 
     request_id, unknown = bare_id(name), None
     if REQUEST_ID.fullmatch(request_id):
         looking = (_find_in_cell(cell, request_id, key_of(http)) for cell in context.cells)
-        for result in await asyncio.gather(*looking):
+        for result in await asyncio.gather(*looking, return_exceptions=True):
             if isinstance(result, RetryLater):
                 unknown = result
+            elif isinstance(result, BaseException):
+                raise result
             elif result is not None:
                 return result
     if unknown is not None:
@@ -156,27 +158,18 @@ async def _find(context: AppContext, http: Request, name: str) -> tuple[Outcome 
 
 async def _find_in_cell(
     cell: CellContext, request_id: str, key: ApiKey
-) -> tuple[Outcome | UnfinishedRequest, Bus] | RetryLater | None:
-    """None if the cell has no such request, or the key may not see it; RetryLater if it does not answer."""
-    try:
-        bus = cell.connection.bus
-        found = await _find_on_bus(bus, request_id, key)
-    except RetryLater as error:
-        return error
-    return None if found is None else (found, bus)
-
-
-async def _find_on_bus(bus: Bus, request_id: str, key: ApiKey) -> Outcome | UnfinishedRequest | None:
-    """As `_find_in_cell`. Raises: RetryLater."""
+) -> tuple[Outcome | UnfinishedRequest, Bus] | None:
+    """None if the cell has no such request, or the key may not see it. Raises: RetryLater if it does not answer."""
+    bus = cell.connection.bus
     outcome = await find_outcome(bus, request_id)
     active = None if outcome is not None and outcome.is_final else await find_active(bus, request_id)
     if active is None and outcome is None:  # it may have ended in between
         outcome = await find_outcome(bus, request_id)
     if active is None:
-        return outcome if outcome is not None and key.may_see(outcome.key) else None
+        return (outcome, bus) if outcome is not None and key.may_see(outcome.key) else None
     if not key.may_see(active.key):
         return None
-    return UnfinishedRequest.of(replace(active, request_id=request_id))  # schedulers of the version before omit it
+    return UnfinishedRequest.of(replace(active, request_id=request_id)), bus  # older schedulers omit the id
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
