@@ -57,8 +57,12 @@ class TokenLogprobs:
     def finish(self, outcome: Outcome) -> list[TokenLogprob]:
         """The tokens not taken, up to the end of the outcome's text. Raises: ApiError 500 if it has no valid
         ones."""
-        tokens, confidences = _columns(outcome)
-        top = _top_of(outcome, self._alternatives) if self._alternatives else None
+        try:
+            tokens, confidences = _columns(outcome)
+            top = _top_of(outcome, self._alternatives) if self._alternatives else None
+        except ValueError:
+            message = f"the outcome has no valid log-probabilities; fetch its text at /v1/requests/{outcome.request_id}"
+            raise ApiError(500, message, code="failed") from None
         self.add(tokens[self.received :], confidences[self.received :], top)
         was_cut = isinstance(outcome.stop_reason, str)  # by a stop string, before some of the tokens
         return self.take(len(outcome.text) if was_cut else self._offset + 1)
@@ -92,29 +96,18 @@ def logprobs_of(confidences: Float32) -> list[float]:
 
 
 def _columns(outcome: Outcome) -> tuple[list[int], Float32]:
-    """Raises: ApiError."""
-    try:
-        tokens, confidences = unpack_int32(outcome.token_ids).tolist(), unpack_float32(outcome.confidences)
-    except ValueError:
-        raise _unusable(outcome) from None
+    """Raises: ValueError if they are not valid."""
+    tokens, confidences = unpack_int32(outcome.token_ids).tolist(), unpack_float32(outcome.confidences)
     if not len(tokens) == len(confidences) == outcome.completion_tokens or not np.isfinite(confidences).all():
-        raise _unusable(outcome)
+        raise ValueError("the columns do not fit the text, or a confidence is not finite")
     return tokens, confidences
 
 
 def _top_of(outcome: Outcome, k: int) -> TopTokenTable:
-    """Raises: ApiError."""
+    """Raises: ValueError if they are not valid."""
     top = TopTokenTable.unknown(outcome.completion_tokens, k)
-    try:
-        if outcome.top_tokens is not None:
-            top.write(outcome.top_tokens)
-    except ValueError:
-        raise _unusable(outcome) from None
+    if outcome.top_tokens is not None:
+        top.write(outcome.top_tokens)
     if not np.isfinite(top.confidences).all():
-        raise _unusable(outcome)
+        raise ValueError("a position has no alternatives")
     return top
-
-
-def _unusable(outcome: Outcome) -> ApiError:
-    message = f"the outcome has no valid log-probabilities; fetch its text at /v1/requests/{outcome.request_id}"
-    return ApiError(500, message, code="failed")
