@@ -11,26 +11,18 @@ import structlog
 from nats.aio.msg import Msg
 
 from services.gateway.bus_connection import BusConnection
-from services.gateway.ready_reasons import (
-    DRAINED,
-    LEADERS_S,
-    STATS_TIMEOUT_S,
-    CellState,
-    Reason,
-    Storage,
-    full_streams,
-    reasons,
-)
+from services.gateway.ready_reasons import DRAINED, LEADERS_S, CellState, Reason, Storage, full_streams, reasons
 from services.gateway.storage_probe import StorageProbe
 from shared.bus.client import Bus, try_decode
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import RetryLater, StorageFull
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.plans import PlanRecord, PlanState
-from shared.messages.stats import SchedulerStats
+from shared.messages.stats import STATS_S, SchedulerStats
 
 log = structlog.get_logger(__name__)
 
+STATS_TIMEOUT_S = 5 * STATS_S  # silence after which no scheduler leads; a standby takes over sooner
 PLAN_TIMEOUT_S = 600.0  # silence after which a running plan counts as abandoned
 
 
@@ -50,7 +42,7 @@ class Readiness:
         self._max_queue_s = max_queue_s
         self._plan_until_s = 0.0  # this and the following are times of the monotonic clock; until then a plan runs
         self._stats: SchedulerStats | None = None
-        self.stats_s = 0.0  # when the last statistics arrived
+        self._stats_s = 0.0  # when the last statistics arrived
         self._leaders: deque[float] = deque()  # when each of the last leaders was first seen
         self._unreceived_s: float | None = None  # since then the bus has requests and the scheduler none
 
@@ -71,7 +63,7 @@ class Readiness:
         now_s = time.monotonic()
         if self._stats is None or stats.epoch != self._stats.epoch:
             self._leaders.append(now_s)
-        self._stats, self.stats_s = stats, now_s
+        self._stats, self._stats_s = stats, now_s
 
     def reasons(self) -> list[Reason]:
         """Why requests cannot be served; empty if they can be."""
@@ -82,8 +74,7 @@ class Readiness:
             draining=self.draining,
             connected=self._connection.is_connected,
             storage=self.probe.last,
-            stats=self._stats,
-            stats_age_s=now_s - self.stats_s,
+            stats=self.stats,
             leaders=len(self._leaders),
             ready_instances=self._num_ready(),
             unreceived_s=0.0 if self._unreceived_s is None else now_s - self._unreceived_s,
@@ -98,7 +89,7 @@ class Readiness:
     @property
     def stats(self) -> SchedulerStats | None:
         """The leading scheduler's last statistics; None if none leads."""
-        return self._stats if time.monotonic() - self.stats_s <= STATS_TIMEOUT_S else None
+        return self._stats if time.monotonic() - self._stats_s <= STATS_TIMEOUT_S else None
 
     def check_accepts(self) -> None:
         """Raises: RetryLater with the reason if no new request can be accepted; else as `check_serves`."""

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from shared.bus.watch import StreamState
-from shared.messages.stats import STATS_S, SchedulerStats
+from shared.messages.stats import SchedulerStats
 
-STATS_TIMEOUT_S = 5 * STATS_S  # silence after which no scheduler leads; a standby takes over sooner
 LEADERS_S = 60.0  # window in which new leaders are counted
 MAX_LEADERS = 3  # new leaders in that window; more are a crash loop
 MIN_STALL_S = 5.0  # time without a step that is always accepted
@@ -47,8 +46,7 @@ class CellState:
     draining: bool = False
     connected: bool = True
     storage: Storage = Storage(problem=None)
-    stats: SchedulerStats | None = None  # the last ones
-    stats_age_s: float = inf  # time since they arrived
+    stats: SchedulerStats | None = None  # of the leading scheduler; None: none leads
     leaders: int = 0  # that began in the last LEADERS_S
     ready_instances: int = 0
     unreceived_s: float = 0.0  # time for which the bus has held requests and the scheduler none
@@ -91,7 +89,7 @@ def _storage(storage: Storage) -> Iterator[Reason]:
 
 
 def _scheduler(state: CellState) -> Iterator[Reason]:
-    if state.stats is None or state.stats_age_s > STATS_TIMEOUT_S:
+    if state.stats is None:
         yield Reason("scheduler", "no scheduler leads")
     elif state.stats.draining:
         yield Reason("drained", DRAINED)
@@ -103,7 +101,7 @@ def _instances(state: CellState) -> Iterator[Reason]:
     if not state.ready_instances:
         yield Reason("instances", "no instance is ready")
         return
-    if (stats := state.stats) is None or state.stats_age_s > STATS_TIMEOUT_S:
+    if (stats := state.stats) is None:
         return
     if not stats.instances:
         yield Reason("instances", "the scheduler has refused every ready instance; its log has the reasons")

@@ -12,8 +12,7 @@ from nats.js.api import DeliverPolicy
 from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views, storage_view
 from services.gateway.console.load_history import LoadHistory
 from services.gateway.console.service_health import ServiceWatch
-from services.gateway.readiness import Readiness
-from services.gateway.ready_reasons import STATS_TIMEOUT_S
+from services.gateway.readiness import STATS_TIMEOUT_S, Readiness
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus, try_decode
 from shared.bus.errors import BUS_ERRORS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.gateway import bus_connection, ready_reasons
+from services.gateway import bus_connection, readiness, ready_reasons
 from services.gateway.settings import GatewaySettings
 from shared.bus import client
 from shared.bus.client import Bus
@@ -39,7 +39,7 @@ async def becomes(gateway: RunningGateway, part: str) -> None:
 async def test_a_silent_scheduler_ends_readiness_and_requests_still_wait_for_the_next_one(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ready_reasons, "STATS_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(readiness, "STATS_TIMEOUT_S", 0.0)
     await gateway.until("no scheduler leads")
     assert (await gateway.http.get("/cluster")).json()["reason"] == "no scheduler leads"
     await gateway.metric('dilaserve_gateway_not_ready{reason="scheduler"} 1.0')
