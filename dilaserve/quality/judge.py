@@ -114,14 +114,11 @@ class Judge:
             try:
                 reply = await client.post(f"{self._base}/chat/completions", json=body)
                 return read_score(reply.raise_for_status().json()["choices"][0]["message"]["content"])
-            except (httpx.HTTPError, ValueError, LookupError, TypeError):
+            except (httpx.HTTPError, msgspec.MsgspecError, ValueError, LookupError, TypeError):
                 continue
         return None
 
 
 def read_score(content: str) -> int:
-    """Raises: ValueError if the answer does not match JudgeScore."""
-    try:
-        return msgspec.json.decode(content.strip(), type=JudgeScore).score
-    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-        raise ValueError(f"not the required schema: {error}") from None
+    """Raises: MsgspecError, or ValueError for half of a surrogate pair, if the answer does not match JudgeScore."""
+    return msgspec.json.decode(content.strip(), type=JudgeScore).score

@@ -1,5 +1,6 @@
 """Extraction of answers from replies; the judge's prompt and its valid scores."""
 
+import msgspec
 import pytest
 
 from dilaserve.quality.answers import choice_of, number_of, program_of, same_number
@@ -93,5 +94,5 @@ def test_an_integer_from_0_to_10_is_a_score(score: int) -> None:
     ],
 )
 def test_any_other_answer_is_invalid(content: str) -> None:
-    with pytest.raises(ValueError, match="not the required schema"):
+    with pytest.raises(msgspec.MsgspecError):
         read_score(content)
