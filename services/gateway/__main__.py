@@ -75,7 +75,13 @@ def prepare(settings: GatewaySettings) -> Service:
         )
         for cell in firsts
     ]
-    return serve_until_signal(settings, texts, sockets)
+
+    async def serve_until_signal() -> int:
+        stop = stop_on_signal()
+        freeze_startup_objects()
+        return await serve(settings, texts, sockets, stop)
+
+    return serve_until_signal()
 
 
 def raise_connection_limit() -> None:
@@ -99,15 +105,6 @@ def open_api_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
     from services.gateway.admission.api_keys import ApiKeyCache  # noqa: PLC0415  (imports the database packages: slow)
 
     return ApiKeyCache(settings.database_url)
-
-
-async def serve_until_signal(
-    settings: GatewaySettings, texts: Sequence[TextModel], sockets: Sequence[socket.socket]
-) -> int:
-    """Serve until SIGTERM or SIGINT. Returns: as `serve`."""
-    stop = stop_on_signal()
-    freeze_startup_objects()
-    return await serve(settings, texts, sockets, stop)
 
 
 async def serve(
