@@ -103,7 +103,8 @@ async def plan(
         bus, watch.clock, engine, launcher, instances, executor, planner, profile, metrics
     )
     try:
-        await run_beside(controller.run(settings.interval_s, settings.window_s, stop), background)
+        deciding = controller.run(settings.interval_s, settings.window_s)
+        await run_beside(stop.wait(), [*background, deciding])
     finally:
         await launcher.close()
 

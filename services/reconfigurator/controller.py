@@ -34,7 +34,6 @@ from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from shared.profile import LatencyProfile
 from shared.retry import retry
 from shared.run_in_process import run_in_process
-from shared.tasks import run_until_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -63,12 +62,9 @@ class ReconfigurationController:
     _losses: LossWatch = field(default_factory=LossWatch)
     _any_lost: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def run(self, interval_s: float, window_s: float, stop: asyncio.Event) -> None:
+    async def run(self, interval_s: float, window_s: float) -> None:
         """Continue an interrupted plan. Decide every `interval_s`, first after a window, early if the load outgrows the
-        plan, and at once if instances are lost, until `stop` is set; plans are carried out meanwhile."""
-        await run_until_stopped(stop, self._run(interval_s, window_s))
-
-    async def _run(self, interval_s: float, window_s: float) -> None:
+        plan, and at once if instances are lost, until cancelled; plans are carried out meanwhile."""
         await self._bus.wait_for_stream(self._bus.subjects.stream("PLANS"))
         async with asyncio.TaskGroup() as group:
             await retry(partial(self._resume, group))

@@ -159,7 +159,7 @@ async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> N
 
 async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -> None:
     """The regular decision is not due for long, and nothing has arrived."""
-    async with during(cell.controller.run(1e6, 1e6, asyncio.Event())):
+    async with during(cell.controller.run(1e6, 1e6)):
         await reached(lambda: LARGE in cell.controller._losses._served)
         await cell.launcher.lose(LARGE)
         await eventually(cell.launcher.running, lambda found: set(found) == {LEFT, RIGHT}, WAIT_S)

@@ -21,6 +21,7 @@ from shared.database.schema import open_database
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.profile import LatencyProfile
+from shared.tasks import during
 from tests.support.registering_launcher import RegisteringLauncher
 from tests.support.waiting import reached
 
@@ -162,7 +163,7 @@ async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
 ) -> None:
     launcher.renewal_s = HEARTBEAT_S
     await bus.store(bus.subjects.plans(PLAN.plan_id), PLAN)
-    instances, stop = InstanceWatch(), asyncio.Event()
+    instances = InstanceWatch()
     await instances.start(bus)
     executor = Executor(bus, launcher, instances, ReconfiguratorSettings(drain_s=5.0, start_s=30.0, stop_s=1.0))
     never = open_database("postgresql://127.0.0.1:1/postgres")
@@ -170,11 +171,9 @@ async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
     controller = ReconfigurationController(
         bus, BusClock(), never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
     )
-    running = asyncio.create_task(controller.run(interval_s=1e6, window_s=1e6, stop=stop))
     try:
-        await reached(lambda: "start (1,)" in launcher.done)
+        async with during(controller.run(interval_s=1e6, window_s=1e6)):
+            await reached(lambda: "start (1,)" in launcher.done)
     finally:
-        stop.set()
-        await running
         await never.dispose()
     assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]
