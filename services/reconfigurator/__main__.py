@@ -30,7 +30,7 @@ from shared.metrics_server import serve_metrics
 from shared.predictor_card import find_predictor_card
 from shared.profile import LatencyProfile, read_profile
 from shared.service import Service, run_program, run_service, serve_on_bus
-from shared.tasks import pause, run_beside, run_until_stopped
+from shared.tasks import pause, run_beside, run_together
 
 CLOCK_S = 10.0  # interval of looks at the bus's clock
 
@@ -52,9 +52,8 @@ def prepare(settings: ReconfiguratorSettings) -> Service:
 
     async def serve(bus: Bus, stop: asyncio.Event) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(monitor(bus, engine, metrics, settings.request_retention_s, stop))
-                group.create_task(plan(bus, engine, settings, metrics, stop))
+            monitoring = monitor(bus, engine, metrics, settings.request_retention_s)
+            await run_beside(stop.wait(), [monitoring, plan(bus, engine, settings, metrics)])
         finally:
             await engine.dispose()
 
@@ -82,20 +81,15 @@ def read_planner(settings: ReconfiguratorSettings, cell: CellConfig | None = Non
     return Planner(nodes, planning, prior, cache != "none", settings.solve_s), profile
 
 
-async def plan(
-    bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, metrics: ReconfiguratorMetrics, stop: asyncio.Event
-) -> None:
-    """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until `stop` is set."""
-    cell = await run_until_stopped(stop, wait_for_config(bus))
-    if stop.is_set():
-        return
-    planner, profile = read_planner(settings, cell)
+async def plan(bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, metrics: ReconfiguratorMetrics) -> None:
+    """Count the GPUs that the workload needs and, with a launcher, decide and carry out plans, until cancelled."""
+    planner, profile = read_planner(settings, await wait_for_config(bus))
     instances, watch = InstanceWatch(), BusWatch(bus, [bus.subjects.stream("REQUESTS")], CLOCK_S)
     await instances.start(bus)
     wanted = WantedGpus(watch.clock, engine, instances, planner, profile, metrics, settings.wanted_threshold)
     background = [watch.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
     if settings.launcher == "none":
-        await run_beside(stop.wait(), background)
+        await run_together(background)
         return
     launcher = make_launcher(bus, settings, planner.nodes)
     executor = Executor(bus, launcher, instances, settings)
@@ -103,8 +97,7 @@ async def plan(
         bus, watch.clock, engine, launcher, instances, executor, planner, profile, metrics
     )
     try:
-        deciding = controller.run(settings.interval_s, settings.window_s)
-        await run_beside(stop.wait(), [*background, deciding])
+        await run_together([*background, controller.run(settings.interval_s, settings.window_s)])
     finally:
         await launcher.close()
 

@@ -31,6 +31,7 @@ from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, ThresholdUse
 from shared.service import run_service
+from shared.tasks import during
 from tests.builders import serving_stats
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually, until
@@ -103,11 +104,8 @@ async def refusing_tables(database: AsyncEngine) -> AsyncIterator[Callable[[], A
 @asynccontextmanager
 async def monitoring(bus: Bus, database: AsyncEngine) -> AsyncIterator[None]:
     """A running monitor; its failure fails the test."""
-    stop = asyncio.Event()
-    async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
-        group.create_task(monitor(bus, database, ReconfiguratorMetrics(), RETENTION_S, stop))
+    async with asyncio.timeout(2 * WAIT_S), during(monitor(bus, database, ReconfiguratorMetrics(), RETENTION_S)):
         yield
-        stop.set()
 
 
 async def store(bus: Bus, *outcomes: Outcome) -> None:

@@ -35,7 +35,7 @@ from shared.errors import BadInput, RetryLater
 from shared.messages.plans import PlanRecord
 from shared.messages.requests import Arrival, Outcome
 from shared.retry import retry
-from shared.tasks import pause, run_until_stopped
+from shared.tasks import pause, run_together
 
 MAX_BATCH = 500  # rows per transaction
 BATCH_S = 0.8  # time in which the messages of a batch arrive, and so the delay of a row
@@ -61,20 +61,15 @@ MONITORED_STREAMS = (
 )
 
 
-async def monitor(
-    bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, retention_s: float, stop: asyncio.Event
-) -> None:
-    """Migrate the database, again and again until that succeeds, then write rows until `stop` is set.
+async def monitor(bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics, retention_s: float) -> None:
+    """Migrate the database, again and again until that succeeds, then write rows until cancelled.
 
     Rows of requests are deleted `retention_s` seconds after the arrival. The unfinished batch is delivered again, to
     the next monitor.
     """
-    await run_until_stopped(stop, retry(partial(_migrate, engine)))
-    async with asyncio.TaskGroup() as group:
-        group.create_task(run_until_stopped(stop, expire_requests(engine, retention_s)))
-        for monitored in MONITORED_STREAMS:
-            following = retry(partial(_follow, monitored, bus, engine, metrics))
-            group.create_task(run_until_stopped(stop, following))
+    await retry(partial(_migrate, engine))
+    following = [retry(partial(_follow, monitored, bus, engine, metrics)) for monitored in MONITORED_STREAMS]
+    await run_together([expire_requests(engine, retention_s), *following])
 
 
 async def _migrate(engine: AsyncEngine) -> None:

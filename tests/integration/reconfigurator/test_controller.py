@@ -92,15 +92,13 @@ class Cell:
 
 @pytest.fixture
 async def cell(bus: Bus, database: AsyncEngine) -> AsyncIterator[Cell]:
-    stop, launcher = asyncio.Event(), RegisteringLauncher(bus)
+    launcher = RegisteringLauncher(bus)
     await launcher.start(LARGE)
     made = Cell(bus, database, launcher)
     await made.instances.start(bus)
     await reached(lambda: bool(instances_at(made.instances, LARGE)))
-    async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
-        group.create_task(monitor(bus, database, ReconfiguratorMetrics(), RETENTION_S, stop))
+    async with asyncio.timeout(2 * WAIT_S), during(monitor(bus, database, ReconfiguratorMetrics(), RETENTION_S)):
         yield made
-        stop.set()
     await launcher.close()
 
 
