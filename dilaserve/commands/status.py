@@ -48,14 +48,12 @@ def status(
 
 async def _show(url: str, certificate: str, nats_url: str, nats_ca: str, cell: str, *, watch: bool, json: bool) -> None:
     """Show the state once, or with `watch` a live view, updated with each message of the scheduler, until Ctrl-C."""
-    import asyncio  # noqa: PLC0415
-    import signal  # noqa: PLC0415
-
     from rich.live import Live  # noqa: PLC0415
 
     from dilaserve.outputs import open_console  # noqa: PLC0415
     from dilaserve.stack.observer import open_observer  # noqa: PLC0415
     from dilaserve.stack.report import render  # noqa: PLC0415
+    from shared.service import stop_on_signal  # noqa: PLC0415
     from shared.tasks import run_until_stopped  # noqa: PLC0415
 
     async with open_observer(url, nats_url, cell, certificate, nats_ca) as observer:
@@ -66,8 +64,7 @@ async def _show(url: str, certificate: str, nats_url: str, nats_ca: str, cell: s
             else:
                 open_console().print(render(report))
             return
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+        stop = stop_on_signal()
         with Live(auto_refresh=False) as live:
             while (latest := await run_until_stopped(stop, observer.report())) is not None:
                 live.update(render(latest), refresh=True)
