@@ -1,6 +1,7 @@
 """The requests that a cell has served, read from Postgres, for the simulator."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -23,12 +24,10 @@ UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def read_span_s(option: str, text: str) -> float:
     """Seconds of a text such as 90s, 30m, 1h or 2d. Raises: BadInput."""
     number, unit = text[:-1], text[-1:]
-    try:
+    with suppress(ValueError, KeyError):
         span_s = float(number) * UNITS_S[unit]
         if 0 < span_s <= 366 * UNITS_S["d"]:
             return span_s
-    except (ValueError, KeyError):
-        pass
     raise BadInput(f"{option} {text}: accepted: a number and s, m, h or d, such as 1h, up to a year")
 
 

@@ -5,6 +5,7 @@ The text of a response is that of its outcome, so both are kept equally long.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
@@ -48,12 +49,9 @@ class Conversations:
             raise ApiError(400, message, param=PARAM, code="unsupported_value")
         request_id, conversation = response_id.removeprefix(ID_PREFIX), None
         if REQUEST_ID.fullmatch(request_id):
-            with bus_errors("read the response"):
-                try:
-                    entry = await (await self._bucket()).get(request_id)
-                    conversation = decode(entry.value or b"", Conversation)
-                except KeyNotFoundError:
-                    pass
+            with bus_errors("read the response"), suppress(KeyNotFoundError):
+                entry = await (await self._bucket()).get(request_id)
+                conversation = decode(entry.value or b"", Conversation)
         if conversation is None or conversation.owner != key.key_id:
             raise _not_found(response_id)
         if (connection := self._connections.get(conversation.cell or self._first)) is None:
