@@ -4,11 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from starlette.datastructures import Headers
+
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.form_compiler import FormCompiler
-from services.gateway.api.plan import BodyPlanner
+from services.gateway.api.plan import BodyPlan, BodyPlanner
 from services.gateway.api.request_body import BodyBudget
-from services.gateway.api.serving_fields import ServingTables
+from services.gateway.api.serving_fields import B, ServingTables, with_serving_fields
 from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
@@ -54,9 +56,15 @@ class AppContext:
                 problems.append(": ".join([*labels, problem]))
         raise RetryLater("; ".join(problems))
 
-    def planner(self, model: ModelCells, key: ApiKey) -> BodyPlanner:
-        """The parts that plan a body of this key."""
-        return BodyPlanner(model.text, self.syntaxes[model.name], self.patterns, key, model.conversations)
+    async def plan(self, sent: B, headers: Headers, key: ApiKey) -> tuple[B, ModelCells, BodyPlan]:
+        """The body with its serving fields, the cells that serve its model, and the plan of its requests.
+
+        Raises: as `with_serving_fields`, `cells_of`, `ServedBody.wanted` and `BodyPlanner.plan`.
+        """
+        body = with_serving_fields(sent, headers, self.tables)
+        model = self.cells_of(body.model)
+        planner = BodyPlanner(model.text, self.syntaxes[model.name], self.patterns, key, model.conversations)
+        return body, model, await planner.plan(await body.wanted(planner))
 
     def cells_of(self, model: str) -> ModelCells:
         """The cells that serve a model. Raises: ApiError 404 if none does."""

@@ -19,7 +19,6 @@ from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.replies_and_chunks import StreamedReplies
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_models import ServedBody
-from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.errors import ApiError, check_completed
 from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
@@ -36,17 +35,13 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     try:
         context.admission.check_rate(key)
         async with read_body(http, kind, context.bodies) as sent:
-            body = with_serving_fields(sent, http.headers, context.tables)
-            model = context.cells_of(body.model)
-            planner = context.planner(model, key)
-            wanted = await body.wanted(planner)
-            plan = await planner.plan(wanted)
+            body, model, plan = await context.plan(sent, http.headers, key)
             opened = await open_all(context, model, http, body, plan, start_s)
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
     request_id = opened[0].request.request_id
-    replies = wanted.replies(request_id, created_s)
+    wanted, replies = plan.wanted, plan.wanted.replies(request_id, created_s)
     ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(body)])
     headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]

@@ -12,7 +12,6 @@ from services.gateway.api.app_context import AppContext
 from services.gateway.api.errors import as_api_error, log_internal_error
 from services.gateway.api.replies_and_chunks import Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
-from services.gateway.api.serving_fields import with_serving_fields
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
 from services.gateway.errors import ApiError, check_completed
 from services.gateway.inflight import BATCH_OWNER
@@ -53,12 +52,9 @@ class LineServer:
         if len(bytes(line.body)) > MAX_BODY_BYTES:
             raise too_large(MAX_BODY_BYTES)
         sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
-        body = with_serving_fields(sent, Headers(), self._context.tables)
-        model = self._context.cells_of(body.model)
         owner = dataclasses.replace(ANONYMOUS, key_id=self._batch.owner)
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
-        planner = self._context.planner(model, owner)
-        plan = await planner.plan(await body.wanted(planner))
+        _, model, plan = await self._context.plan(sent, Headers(), owner)
         if len(plan.requests) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
         [request] = plan.requests
