@@ -1,6 +1,7 @@
 """Measures the latency profile of several TP degrees, with progress."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.progress import Progress
 
@@ -10,9 +11,9 @@ from shared.profile import LatencyProfile, RowKind, kind_name
 
 
 def measure_degrees(
-    choice_of: Callable[[int], ModelChoice], degrees: Sequence[int], plan: ProfilePlan, progress: Progress
+    choice: ModelChoice, degrees: Sequence[int], plan: ProfilePlan, progress: Progress
 ) -> Iterator[tuple[LatencyProfile, str]]:
-    """Measure one TP degree after the other. Returns: the profile of each, and the device's name.
+    """Measure one TP degree of `choice` after the other. Returns: the profile of each, and the device's name.
 
     Raises: BadInput if the model cannot run.
     """
@@ -23,5 +24,5 @@ def measure_degrees(
             text = f"tp {degree}, {kind_name(kind)} iteration of {tokens} tokens"
             progress.update(task, advance=1, description=text)
 
-        with open_runner(choice_of(degree), CacheSize(1, cache_tokens_for(plan))) as runner:
+        with open_runner(replace(choice, tp=degree), CacheSize(1, cache_tokens_for(plan))) as runner:
             yield measure(runner, degree, plan, on_point), device_name(runner.device)

@@ -45,9 +45,9 @@ def profile(
         asyncio.run(check_answers(postgres_answers, database_url, f"--database-url {shown}: Postgres"))
     plan = full_plan(max_tokens, repeats)
     measured, measured_on = LatencyProfile(), ""
-    choice = partial(ModelChoice, model, device, dtype, threads=threads)
+    choice = ModelChoice(model, device, dtype, threads=threads)
     with open_progress() as progress:
-        for of_degree, name in measure_degrees(lambda tp: choice(tp=tp), degrees, plan, progress):
+        for of_degree, name in measure_degrees(choice, degrees, plan, progress):
             measured, measured_on = measured.completed_from(of_degree), name
     write_profile(out, measured)
     if database_url is not None:

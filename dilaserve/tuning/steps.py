@@ -98,11 +98,11 @@ def _profile(options: TuneOptions, report: Report) -> tuple[LatencyProfile, str]
     kept = "" if len(missing) == len(options.degrees) else f", kept from an earlier start: {profile.tp_degrees}"
     report(f"1 of 4: measuring the latency profile of TP {', '.join(map(str, options.degrees))}{kept}")
     device = "this machine"
-    choice = partial(ModelChoice, str(options.directory), options.device, options.dtype, threads=options.threads)
+    choice = ModelChoice(str(options.directory), options.device, options.dtype, threads=options.threads)
     if missing:
         with open_progress() as progress:
             plan = full_plan(options.max_tokens, options.repeats)
-            for measured, name in measure_degrees(lambda tp: choice(tp=tp), missing, plan, progress):
+            for measured, name in measure_degrees(choice, missing, plan, progress):
                 profile, device = profile.completed_from(measured), name
                 write_profile(path, profile)
     return profile, device
