@@ -1,5 +1,6 @@
 """How many GPUs a workload needs: the smallest cluster that serves it at a given mean threshold."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
@@ -23,10 +24,7 @@ def smallest(suffices: Callable[[int], bool], at_least: int, at_most: int = MAX_
         if high >= at_most:
             return None
         low, high = high, min(2 * high, at_most)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
+    return bisect_left(range(high), True, low + 1, key=suffices)
 
 
 def gpus_for_threshold(p: PlanInput, min_threshold: float, gpus_per_node: int, time_limit_s: float) -> int | None:
