@@ -1,6 +1,6 @@
 """Decides whether a planned reconfiguration is worth its cost."""
 
-from math import inf
+from math import inf, isclose
 
 from services.reconfigurator.planning.plan import Capacity, Decision
 from services.reconfigurator.planning.solver import SolverStatus
@@ -86,6 +86,6 @@ def _gives_up_room(proposed: float, current: float) -> bool:
 
 def _gain(new: float, old: float) -> float:
     """The relative gain; infinite from 0."""
-    if abs(new - old) <= TOLERANCE * max(abs(new), abs(old)):
+    if isclose(new, old, rel_tol=TOLERANCE):
         return 0.0
     return (new - old) / abs(old) if old else inf
