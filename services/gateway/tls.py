@@ -18,14 +18,9 @@ def server_tls(certificate: str, key: str) -> ssl.SSLContext | None:
         raise BadInput(f"a certificate and its key must be set together: {OPTIONS}", "tls_certificate")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, key, password=_no_password)
+        context.load_cert_chain(certificate, key, password="")  # None: a question on the terminal
     except OSError as error:  # SSLError is one, too
         files = f"DILASERVE_TLS_CERTIFICATE={certificate!r}, DILASERVE_TLS_KEY={key!r}"
         accepted = "accepted: a PEM certificate and its key without a password"
         raise BadInput(f"{files}: {accepted} ({error.strerror or error})", "tls_certificate") from None
     return context
-
-
-def _no_password() -> str:
-    """In place of a question on the terminal."""
-    return ""
