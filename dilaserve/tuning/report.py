@@ -1,6 +1,6 @@
 """Writes the report of a tuning: a Markdown page with plots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,14 +77,10 @@ def _text(tuning: Tuning) -> str:
             "",
             "| estimate | constant threshold | changing thresholds |",
             "| --- | --- | --- |",
-            *_error_rows(errors.fixed, errors.changing),
+            *(f"| {name} | {error:.1%} | {errors.changing[name]:.1%} |" for name, error in errors.fixed.items()),
             "",
         ]
     )
-
-
-def _error_rows(fixed: Mapping[str, float], changing: Mapping[str, float]) -> list[str]:
-    return [f"| {name} | {error:.1%} | {changing[name]:.1%} |" for name, error in fixed.items()]
 
 
 def _draw_latency(profile: LatencyProfile) -> Figure:
