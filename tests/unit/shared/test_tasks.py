@@ -7,7 +7,7 @@ import nats.errors
 import pytest
 
 from shared.background import DeferredTasks
-from shared.tasks import cancel, pause, run_together
+from shared.tasks import cancel, during, pause, run_together
 
 
 async def test_a_loop_with_pauses_ends_although_its_cancellation_was_lost() -> None:
@@ -54,6 +54,25 @@ async def test_the_error_of_one_task_ends_the_others() -> None:
     with pytest.raises(ValueError, match="broken"):
         await run_together([stubborn(started, 1), fail()])
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_work_during_a_block_ends_with_it() -> None:
+    started = asyncio.Event()
+    async with during(stubborn(started, 1)):
+        await started.wait()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_the_error_of_work_during_a_block_is_raised_at_its_end() -> None:
+    failed = asyncio.Event()
+
+    async def fail() -> None:
+        failed.set()
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        async with during(fail()):
+            await failed.wait()
 
 
 async def test_deferred_actions_run_in_order_and_are_awaited() -> None:
