@@ -1,5 +1,7 @@
 """The difficulty of requests, learnt from their own steps."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ MEAN_STEPS_PER_TOKEN = 1 / np.array(TOKENS_PER_STEP)
 
 def run_blocks(blocks: int, policy: str = "fixed") -> tuple[ScriptedCell, list[Command]]:
     """A cell whose request ran some blocks at 0.9."""
-    options = {} if policy == "fixed" else {"load_control": False}
+    options: dict[str, Any] = {} if policy == "fixed" else {"load_control": False}
     cell = make_cell({"a-1": 1}, per_step=PER_STEP, policy=policy, **options)
     commands = cell.send(arrival("r", output_tokens=OUTPUT))
     for _ in range(blocks * BLOCK // PER_STEP):
