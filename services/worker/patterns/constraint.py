@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from services.worker.patterns.counted_sets import counted_sets_of
-from services.worker.patterns.state_sets import StateSets
+from services.worker.patterns.state_sets import ANY, StateSets
 from services.worker.patterns.token_automaton import UNREACHABLE
 from shared.arrays import Bool, Int32, Int64, UInt8
 from shared.errors import BadInput
@@ -20,7 +20,7 @@ from shared.errors import BadInput
 class Sweep(NamedTuple):
     """The state sets at the positions of a block within the text. The sets are ids of `StateSets`."""
 
-    classes: list[int]  # [K], of the tokens; -1: a mask
+    classes: list[int]  # [K], of the tokens; ANY: a mask
     forward: list[int]  # [K + 1], before each position and after the last one
     backward: list[int]  # [K + 1], likewise
 
@@ -68,9 +68,8 @@ class PatternConstraint:
         """
         self._swept = self._sweep(output, start, stop)
         classes, forward, backward = self._swept
-        rows = [
-            self._sets.mask(forward[at], backward[at + 1]) for at, token_class in enumerate(classes) if token_class < 0
-        ]
+        masks = [at for at, token_class in enumerate(classes) if token_class == ANY]
+        rows = [self._sets.mask(forward[at], backward[at + 1]) for at in masks]
         rows += [self._everything()] * int((output[start + len(classes) : stop] == self._mask_token_id).sum())
         return np.stack(rows)
 
@@ -103,16 +102,16 @@ class PatternConstraint:
     def _sweep(self, output: Int32, start: int, stop: int) -> Sweep:
         self._advance(output[: min(start, self._text_tokens)], start)
         block, rest = output[start : min(stop, self._text_tokens)], output[stop : self._text_tokens]
-        classes = np.where(block == self._mask_token_id, -1, self._plain.automaton.class_of[block]).tolist()
+        classes = np.where(block == self._mask_token_id, ANY, self._plain.automaton.class_of[block]).tolist()
         rest_known = int(np.flatnonzero(rest != self._mask_token_id).max(initial=-1)) + 1
         self._choose_sets(np.concatenate([block, rest[:rest_known]]))
         automaton = self._sets.automaton
         forward = [self._sets.of_states([self._state] if self._state <= automaton.ended else [], self._count)]
         for token_class in classes:
-            forward.append(self._forward(forward[-1], token_class))
+            forward.append(self._sets.after(forward[-1], token_class))
         backward = [self._backward_after(rest, rest_known)]
         for token_class in reversed(classes):
-            backward.append(self._backward(backward[-1], token_class))
+            backward.append(self._sets.before(backward[-1], token_class))
         return Sweep(classes, forward, backward[::-1])
 
     def _advance(self, known: Int32, start: int) -> None:
@@ -147,28 +146,22 @@ class PatternConstraint:
         """The backward set before `rest`, the last positions of the text, where only masks follow the first `last`."""
         set_id = self._sets.valid_ends(len(rest) - last)
         for token in rest[:last][::-1].tolist():
-            token_class = -1 if token == self._mask_token_id else int(self._sets.automaton.class_of[token])
-            set_id = self._backward(set_id, token_class)
+            token_class = ANY if token == self._mask_token_id else int(self._sets.automaton.class_of[token])
+            set_id = self._sets.before(set_id, token_class)
         return set_id
 
     def _update(self, classes: list[int], forward: list[int], backward: list[int], at: int) -> None:
         """Compute the sets again that a new token at position `at` changes."""
         for place in range(at, len(classes)):
-            after = self._forward(forward[place], classes[place])
+            after = self._sets.after(forward[place], classes[place])
             if after == forward[place + 1] and place > at:
                 break
             forward[place + 1] = after
         for place in range(at, -1, -1):
-            before = self._backward(backward[place + 1], classes[place])
+            before = self._sets.before(backward[place + 1], classes[place])
             if before == backward[place] and place < at:
                 break
             backward[place] = before
-
-    def _forward(self, set_id: int, token_class: int) -> int:
-        return self._sets.after_any(set_id) if token_class < 0 else self._sets.after(set_id, token_class)
-
-    def _backward(self, set_id: int, token_class: int) -> int:
-        return self._sets.before_any(set_id) if token_class < 0 else self._sets.before(set_id, token_class)
 
     def _everything(self) -> UInt8:
         """All tokens: the output is cut after the text, so any token may follow it."""

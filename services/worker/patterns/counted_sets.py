@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.worker.patterns.state_sets import StateSets
+from services.worker.patterns.state_sets import ANY, StateSets
 from services.worker.patterns.token_automaton import UNREACHABLE, TokenAutomaton, room_before
 from shared.arrays import Bool, Int32, Int64
 
@@ -54,14 +54,7 @@ class CountedSets(StateSets):
         return self._add(np.append(room, -1).astype(np.int64))
 
     def _states_after(self, members: Int64, token_class: int) -> Int64:
-        table = self.automaton
-        effects = self._added[:, token_class], table.stays[:, token_class]
-        return self._lowest_after(members, self._rows, table.next_state[:, token_class], *effects)
-
-    def _states_after_any(self, members: Int64) -> Int64:
-        return self._lowest_after(members, *self._edges)
-
-    def _lowest_after(self, members: Int64, source: Int64, target: Int64 | Int32, added: Int32, stays: Bool) -> Int64:
+        source, target, added, stays = self._transitions(token_class)
         edges = np.flatnonzero(members[source] < NO_COUNT)  # few of all
         source, target, added = source[edges], target[edges], added[edges]
         counts, limit = members[source], self._bound[target]
@@ -74,20 +67,20 @@ class CountedSets(StateSets):
         return found
 
     def _states_before(self, members: Int64, token_class: int) -> Int64:
-        table = self.automaton
-        effects = self._added[:, token_class], table.stays[:, token_class]
-        return self._highest_before(members, self._rows, table.next_state[:, token_class], *effects)
-
-    def _states_before_any(self, members: Int64) -> Int64:
-        return self._highest_before(members, *self._edges)
-
-    def _highest_before(self, members: Int64, source: Int64, target: Int64 | Int32, added: Int32, stays: Bool) -> Int64:
+        source, target, added, stays = self._transitions(token_class)
         edges = np.flatnonzero(members[target] >= 0)
         source, target = source[edges], target[edges]
         room = room_before(members[target], self._bound[source], self._bound[target], added[edges], stays[edges])
         found = np.full(len(self._bound), -1, dtype=np.int64)
         np.maximum.at(found, source, room)
         return found
+
+    def _transitions(self, token_class: int) -> tuple[Int64, Int64 | Int32, Int32, Bool]:
+        """By tokens of a class, or by ANY: as `_edges`."""
+        if token_class == ANY:
+            return self._edges
+        table = self.automaton
+        return self._rows, table.next_state[:, token_class], self._added[:, token_class], table.stays[:, token_class]
 
     def _classes_between(self, before: Int64, after: Int64) -> Bool:
         table = self.automaton

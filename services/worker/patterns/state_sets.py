@@ -12,6 +12,7 @@ from shared.arrays import Bool, Int64, UInt8
 
 MAX_SETS = 20_000  # from which all are forgotten
 MAX_MASKS = 1_000  # of allowed tokens, each a bit per token of the vocabulary
+ANY = -1  # in place of a class: any token
 
 
 class StateSets:
@@ -34,8 +35,6 @@ class StateSets:
         self._number: dict[bytes, int] = {}
         self._after: dict[tuple[int, int], int] = {}  # by set and class
         self._before: dict[tuple[int, int], int] = {}
-        self._after_any: dict[int, int] = {}
-        self._before_any: dict[int, int] = {}
         self._classes: dict[tuple[int, int], Bool] = {}
         self._masks.clear()
         self._mask_of.clear()
@@ -58,30 +57,18 @@ class StateSets:
         return self._add(np.flatnonzero(self.automaton.tokens_left <= tokens_left))
 
     def after(self, forward: int, token_class: int) -> int:
-        """The states after a token of this class."""
+        """The states after a token of this class, or after ANY."""
         key = forward, token_class
         if key not in self._after:
             self._after[key] = self._add(self._states_after(self._members[forward], token_class))
         return self._after[key]
 
-    def after_any(self, forward: int) -> int:
-        """The states after any token."""
-        if forward not in self._after_any:
-            self._after_any[forward] = self._add(self._states_after_any(self._members[forward]))
-        return self._after_any[forward]
-
     def before(self, backward: int, token_class: int) -> int:
-        """The states from which a token of this class leads into the set."""
+        """The states from which a token of this class, or ANY, leads into the set."""
         key = backward, token_class
         if key not in self._before:
             self._before[key] = self._add(self._states_before(self._members[backward], token_class))
         return self._before[key]
-
-    def before_any(self, backward: int) -> int:
-        """The states from which some token leads into the set."""
-        if backward not in self._before_any:
-            self._before_any[backward] = self._add(self._states_before_any(self._members[backward]))
-        return self._before_any[backward]
 
     def allows(self, forward: int, backward: int, token_class: int) -> bool:
         """Whether a token of this class leads from the one set into the other."""
@@ -111,17 +98,15 @@ class StateSets:
         return self._classes[key]
 
     def _states_after(self, members: Int64, token_class: int) -> Int64:
+        if token_class == ANY:
+            return self._union(self._successors[members])
         states = np.unique(self.automaton.next_state[members, token_class])
         return states[states <= self.automaton.ended].astype(np.int64)
 
-    def _states_after_any(self, members: Int64) -> Int64:
-        return self._union(self._successors[members])
-
     def _states_before(self, members: Int64, token_class: int) -> Int64:
+        if token_class == ANY:
+            return self._union(self._predecessors[members])
         return np.flatnonzero(self._contains(members)[self.automaton.next_state[:, token_class]])
-
-    def _states_before_any(self, members: Int64) -> Int64:
-        return self._union(self._predecessors[members])
 
     def _classes_between(self, before: Int64, after: Int64) -> Bool:
         """Whether a token of each class leads from the one set into the other: [C]."""
