@@ -88,19 +88,16 @@ def measure(runner: ModelRunner, tp: int, plan: ProfilePlan, on_point: OnPoint =
     if not runner.cache_tokens:
         return LatencyProfile.from_rows(recompute)
     typical = _CachedRequests(runner, plan, _typical_tokens(runner.config))
-    cache = list(_measure_cache(typical, tp, plan, on_point))
+    cache = list(_measure_cache(typical, tp, plan, plan.batch_tokens, on_point))
     largest = (
         max((row.batch_tokens for row in cache), default=0),
         max((row.batch_tokens for row in recompute), default=0),
     )
-    mixed = list(_measure_mixed(typical, tp, plan, largest, on_point))
-    long = list(_measure_long(runner, tp, plan, largest[0], on_point))
-    return LatencyProfile.from_rows([*recompute, *cache, *mixed, *long])
-
-
-def _block_of(config: ModelConfig) -> int:
-    """The tokens of a block; those of a canvas are the checkpoint's."""
-    return config.block_length if config.canvas else BLOCK
+    rows = [*recompute, *cache, *_measure_mixed(typical, tp, plan, largest, on_point)]
+    if runner.config.max_length > typical.length:
+        sizes = [tokens for tokens in plan.long_tokens if tokens <= largest[0]]  # as shorter ones
+        rows += _measure_cache(_CachedRequests(runner, plan, LONG_TOKENS), tp, plan, sizes, on_point)
+    return LatencyProfile.from_rows(rows)
 
 
 def _typical_tokens(config: ModelConfig) -> int:
@@ -135,9 +132,9 @@ def _recompute(engine: Engine, states: list[RequestState], step: int) -> list[St
 
 
 def _measure_cache(
-    requests: "_CachedRequests", tp: int, plan: ProfilePlan, on_point: OnPoint
+    requests: "_CachedRequests", tp: int, plan: ProfilePlan, sizes: Sequence[int], on_point: OnPoint
 ) -> Iterator[MeasuredLatency]:
-    for tokens in plan.batch_tokens:
+    for tokens in sizes:
         on_point(StepKind.CACHE, tokens)
         count = tokens // requests.block
         if not count:
@@ -165,28 +162,12 @@ def _measure_mixed(
                 yield MeasuredLatency(tp, fed, MIXED, latency_s, context, counts[1] * requests.length)
 
 
-def _measure_long(
-    runner: ModelRunner, tp: int, plan: ProfilePlan, largest: int, on_point: OnPoint
-) -> Iterator[MeasuredLatency]:
-    """Cache steps over longer sequences, if the model has such; none where shorter ones were not measured."""
-    if runner.config.max_length <= _typical_tokens(runner.config):
-        return
-    requests = _CachedRequests(runner, plan, LONG_TOKENS)
-    for tokens in plan.long_tokens:
-        if tokens <= largest:
-            on_point(StepKind.CACHE, tokens)
-            count = tokens // requests.block
-            if count and (timed := requests.time(count)) is not None:
-                latency_s, fed = timed
-                yield MeasuredLatency(tp, fed, StepKind.CACHE, latency_s, count * requests.length)
-
-
 class _CachedRequests:
     """Requests of one length whose keys and values are cached, opened as they are needed."""
 
     def __init__(self, runner: ModelRunner, plan: ProfilePlan, length: int) -> None:
         self.length = min(length, runner.config.max_length)
-        self.block = _block_of(runner.config)
+        self.block = runner.config.block_length if runner.config.canvas else BLOCK  # a canvas has the checkpoint's
         self._max_steps = runner.config.canvas.max_steps if runner.config.canvas else BLOCK
         self._runner = runner
         self._plan = plan
