@@ -14,7 +14,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, ConsumerInfo, Header, RawStreamMsg
+from nats.js.api import ConsumerConfig, ConsumerInfo, Header, RawStreamMsg, StreamInfo
 from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from opentelemetry import propagate
@@ -184,11 +184,11 @@ class Bus:
 
     async def bucket(self, name: str) -> KeyValue:
         """Bind to a bucket; waits until the set-up step has created it."""
-        return await _retry(f"open the bucket {name}", partial(self.js.key_value, name))
+        return await until_answered(f"open the bucket {name}", partial(self.js.key_value, name))
 
-    async def wait_for_stream(self, name: str) -> None:
-        """Wait until the set-up step has created the stream."""
-        await _retry(f"find the stream {name}", partial(self.js.stream_info, name))
+    async def wait_for_stream(self, name: str) -> StreamInfo:
+        """Wait until the set-up step has created the stream. Returns: its present state."""
+        return await until_answered(f"find the stream {name}", partial(self.js.stream_info, name))
 
     async def set_up(self, disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
         """As `set_up.set_up`. Only the scheduler calls it."""
@@ -209,7 +209,7 @@ class Bus:
 
     async def ensure_set_up(self, disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
         """Repeat `set_up` while the server is unavailable or JetStream is not ready. Raises: BadInput as `set_up`."""
-        await _retry("set up the cell's streams", partial(self.set_up, disk_bytes, replicas))
+        await until_answered("set up the cell's streams", partial(self.set_up, disk_bytes, replicas))
 
     async def stream_names(self) -> set[str]:
         """The names of all streams of the account. Raises: bus errors."""
@@ -259,7 +259,7 @@ async def _abandon(client: Client) -> None:
         await asyncio.shield(client.close())
 
 
-async def _retry(action: str, call: Callable[[], Awaitable[T]]) -> T:
+async def until_answered(action: str, call: Callable[[], Awaitable[T]]) -> T:
     """Repeat `call` while the bus fails or does not answer; `action` names it in the log."""
 
     async def attempt() -> T:

@@ -39,7 +39,7 @@ async def read_direct(bus: Bus, stream: str, request: Mapping[str, object]) -> t
 async def stream_pages(bus: Bus, stream: str, since: datetime) -> AsyncIterator[list[RawStreamMsg]]:
     """The messages of a stream that were stored between `since` and now, oldest first, at most a page of them in memory
     at a time. Waits while the bus does not answer."""
-    last = await retry(partial(_last_sequence, bus, stream))
+    last = (await bus.wait_for_stream(stream)).state.last_seq
     start: dict[str, object] = {"start_time": since.isoformat()}
     read = 0
     while read < last:
@@ -50,11 +50,6 @@ async def stream_pages(bus: Bus, stream: str, since: datetime) -> AsyncIterator[
         yield page
         read = page[-1].seq or 0
         start = {"seq": read + 1}
-
-
-async def _last_sequence(bus: Bus, stream: str) -> int:
-    with bus_errors(f"describe {stream}"):
-        return (await bus.js.stream_info(stream)).state.last_seq
 
 
 def is_end(message: Msg) -> bool:

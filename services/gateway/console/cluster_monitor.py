@@ -151,8 +151,7 @@ class ClusterMonitor:
 async def _read_outcomes(bus: Bus, count: int) -> dict[str, Outcome]:
     """The last `count` outcomes of the stream by request id, newest last."""
     stream = bus.subjects.stream("OUTCOMES")
-    await bus.wait_for_stream(stream)
-    last = (await bus.js.stream_info(stream)).state.last_seq
+    last = (await bus.wait_for_stream(stream)).state.last_seq
     start = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": max(1, last - count + 1)}
     msgs = await read_stream(bus, stream, bus.subjects.outcomes(">"), **start)
     outcomes = [_summary(outcome) for msg in msgs if (outcome := try_decode(msg, Outcome))]

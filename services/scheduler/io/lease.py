@@ -15,7 +15,7 @@ import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from shared.bus.client import Bus
+from shared.bus.client import Bus, until_answered
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, MAX_UNRENEWED_S, consumer_epoch
 from shared.errors import RetryLater, Superseded
@@ -76,8 +76,10 @@ class Lease:
         while revision is None:
             await asyncio.sleep(POLL_S)
             revision = await retry(take)
-        # After the bucket was deleted its revisions begin again
-        epoch = max(revision, await retry(partial(_next_epoch, bus)))
+        # Above that of each earlier leader whose consumer exists: a bucket that was deleted counts from 1 again
+        list_consumers = partial(bus.consumer_names, bus.subjects.stream("REQUESTS"))
+        consumers = await until_answered("list the consumers of requests", list_consumers)
+        epoch = max([revision, *(1 + consumer_epoch(name) for name in consumers)])
         lease = cls(bus, bucket, value, revision, epoch, began_s)
         bus.is_live = lease.is_live
         return lease
@@ -151,10 +153,3 @@ class Lease:
                 await self._bucket.delete(KEY, last=self._revision)
         except BUS_ERRORS as error:
             log.warning("lease not released; it expires", error=repr(error))
-
-
-async def _next_epoch(bus: Bus) -> int:
-    """Above that of each earlier leader whose consumer of requests exists. Raises: RetryLater."""
-    with bus_errors("list the consumers of requests"):
-        names = await bus.consumer_names(bus.subjects.stream("REQUESTS"))
-    return 1 + max(map(consumer_epoch, names), default=0)

@@ -3,11 +3,9 @@
 from typing import Self
 
 from shared.bus.client import Bus, try_decode
-from shared.bus.errors import bus_errors
 from shared.bus.last_messages import LastMessages
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Outcome
-from shared.retry import retry
 
 
 class Recovery:
@@ -22,12 +20,8 @@ class Recovery:
     @classmethod
     async def start(cls, bus: Bus) -> Self:
         """Cover the requests that are in the stream now. Waits for the bus."""
-
-        async def last_sequence() -> int:
-            with bus_errors("read the state of the requests"):
-                return (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).state.last_seq
-
-        return cls(bus, await retry(last_sequence))
+        requests = await bus.wait_for_stream(bus.subjects.stream("REQUESTS"))
+        return cls(bus, requests.state.last_seq)
 
     def covers(self, sequence: int) -> bool:
         """Whether an earlier scheduler may have served the request with this sequence in the stream."""

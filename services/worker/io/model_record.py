@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -10,12 +11,10 @@ from nats.js.errors import KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from services.worker.engine.self_check import Canary, CanaryFault
-from shared.bus.client import Bus
+from shared.bus.client import Bus, until_answered
 from shared.bus.codec import decode, encode
-from shared.bus.errors import bus_errors
 from shared.errors import BadInput
 from shared.messages.models import WeightsRecord
-from shared.retry import retry
 
 log = structlog.get_logger(__name__)
 
@@ -73,12 +72,7 @@ async def _first(bus: Bus, key: str, record: M) -> M:
 async def _with_records(bus: Bus, call: Callable[[KeyValue], Awaitable[T]]) -> T:
     """Repeat `call` with the bucket of the records while the bus fails or does not answer."""
     records = await bus.bucket(bus.subjects.models_bucket)
-
-    async def attempt() -> T:
-        with bus_errors("access the records of the models"):
-            return await call(records)
-
-    return await retry(attempt)
+    return await until_answered("access the records of the models", partial(call, records))
 
 
 def _hash(text: str) -> str:
