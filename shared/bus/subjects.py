@@ -135,7 +135,7 @@ def streams(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[StreamConf
     requests: dict[str, Any] = {**work_queue, **refuses, "max_msgs": MAX_UNFINISHED_REQUESTS}
     requests["subjects"] = [subjects.requests, subjects.producer_requests("*")]
     outcomes: dict[str, Any] = {**latest, **refuses, "max_age": OUTCOME_AGE_S}
-    probes: dict[str, Any] = {"max_msgs": 1, "max_bytes": SMALL_BYTES}
+    one_message: dict[str, Any] = {"max_msgs": 1, "max_bytes": SMALL_BYTES}
     return [
         stream("REQUESTS", subjects.requests, "requests without an outcome", **requests),
         stream("ARRIVALS", subjects.arrivals, "arrived requests, for statistics", max_age=ARRIVAL_AGE_S),
@@ -145,21 +145,9 @@ def streams(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[StreamConf
         stream("CHECKPOINTS", subjects.checkpoints(">"), "unfinished requests", **latest, max_age=CHECKPOINT_AGE_S),
         stream("PLANS", subjects.plans("*"), "decisions of the reconfigurator", **latest, max_msgs=MAX_PLANS),
         stream("BATCHES", subjects.batches, "unfinished batches", **work_queue, **refuses),
-        stream("PROBES", subjects.probes, "the last probe of a gateway", **probes),
-        config_stream(subjects),
+        stream("PROBES", subjects.probes, "the last probe of a gateway", **one_message),
+        stream("CONFIG", subjects.config, "the configuration of the cell", **one_message),
     ]
-
-
-def config_stream(subjects: Subjects) -> StreamConfig:
-    """The stream with the configuration of one cell."""
-    return StreamConfig(
-        name=subjects.stream("CONFIG"),
-        subjects=[subjects.config],
-        description="the configuration of the cell",
-        storage=StorageType.FILE,
-        max_msgs=1,
-        max_bytes=SMALL_BYTES,
-    )
 
 
 def buckets(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[KeyValueConfig]:
