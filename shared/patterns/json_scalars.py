@@ -86,8 +86,7 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
 def content(schema: Mapping[str, Any], field: str) -> FormPart:
     """A JSON string without its quotes. `pattern` and `format` may also be tuples, all of which it matches. Raises:
     BadInput naming the field."""
-    least, most = count(schema, "minLength", field) or 0, count(schema, "maxLength", field)
-    check_range(least, most, "minLength", field)
+    least, most = limits(schema, "Length", field)
     found: PatternAutomaton | None = None
     names = []
     for name in ("pattern", "format"):
@@ -246,10 +245,12 @@ def count(schema: Mapping[str, Any], name: str, field: str) -> int | None:
     return int(value)
 
 
-def check_range(least: int, most: int | None, name: str, field: str) -> None:
-    """Raises: BadInput if no value fits."""
+def limits(schema: Mapping[str, Any], of: str, field: str) -> tuple[int, int | None]:
+    """The keywords with `min` and `max` before `of`, such as Length. Raises: BadInput if no value fits."""
+    least, most = count(schema, f"min{of}", field) or 0, count(schema, f"max{of}", field)
     if most is not None and least > most:
-        raise BadInput(f"{name} {least} is above the maximum {most}", field)
+        raise BadInput(f"min{of} {least} is above the maximum {most}", field)
+    return least, most
 
 
 def _between(first: int, last: int, decimals: int) -> FormPart:

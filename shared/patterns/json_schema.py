@@ -30,7 +30,7 @@ from shared.patterns.json_containers import (
     object_of,
     object_with,
 )
-from shared.patterns.json_scalars import QUOTE, check_range, constant, count, integer, number, searched, string
+from shared.patterns.json_scalars import QUOTE, constant, integer, limits, number, searched, string
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, automaton_of, either
 from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, without_annotations
 from shared.patterns.schema_merging import Schema, apart, merged, same, with_prefix_items, without_properties
@@ -216,8 +216,7 @@ class _Converter:
 
     def _array(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         schema = with_prefix_items(schema)
-        least, most = count(schema, "minItems", field) or 0, count(schema, "maxItems", field)
-        check_range(least, most, "minItems", field)
+        least, most = limits(schema, "Items", field)
         if schema.get("uniqueItems") and most not in {0, 1}:
             items, _ = self._plain(schema.get("items", True), field, depths)
             if isinstance(items, Mapping) and "enum" in items and "prefixItems" not in schema:
@@ -245,8 +244,7 @@ class _Converter:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             raise BadInput("properties must be an object, and required a list", field)
-        least, most = count(schema, "minProperties", field) or 0, count(schema, "maxProperties", field)
-        check_range(least, most, "minProperties", field)
+        least, most = limits(schema, "Properties", field)
         others = schema.get("additionalProperties", True)
         if not properties and not required:
             return self._of_keys(schema, least, most, field, depths)

@@ -228,8 +228,6 @@ class RepeatedPart:
         return self.part.has_counter
 
     def build(self, network: Network, start: int) -> int:
-        if self.size > MAX_NETWORK:  # known before any state exists
-            raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
         for _ in range(self.least):
             start = self.part.build(network, start)
         if self.most is None:
