@@ -139,6 +139,4 @@ class SchedulerService:
 def is_urgent(command: ev.Command) -> bool:
     """Whether an instance, a client or the next decision waits for the command. An instance receives all its messages
     in order: drops sent late would remove a request that is back with the same ticket."""
-    if isinstance(command, ev.SaveCheckpoint):
-        return command.is_urgent
-    return isinstance(command, ev.SendJobs | ev.FinishRequest | ev.SendProgress | ev.RequestEstimates)
+    return not isinstance(command, ev.SaveCheckpoint) or command.is_urgent

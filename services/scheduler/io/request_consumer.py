@@ -88,8 +88,7 @@ class RequestConsumer:
 
     def knows(self, request_id: str) -> bool:
         """Whether this scheduler has received the request."""
-        is_present = request_id in self._held or self._waiting.get(request_id) is not None
-        return is_present or self._outcomes.remembers(request_id)
+        return self.find(request_id) is not None or self._outcomes.remembers(request_id)
 
     def find(self, request_id: str) -> WaitingRequest | None:
         """The request if it has no outcome yet."""
@@ -139,9 +138,8 @@ class RequestConsumer:
 
     def _will_acknowledge(self, sequence: int) -> bool:
         """Whether the message of this sequence was received, and will be acknowledged."""
-        held = (held.waited.delivery for held in self._held.values())
-        waiting = (waiting.delivery for waiting in self._waiting)
-        return any(each.sequence == sequence for each in chain(held, waiting, self._outcomes.deliveries()))
+        deliveries = (each.delivery for each in self.unfinished())
+        return any(each.sequence == sequence for each in chain(deliveries, self._outcomes.deliveries()))
 
     async def subscribe_cancels(self) -> None:
         await self._bus.nc.subscribe(self._bus.subjects.cancel(">"), cb=self._receive_cancel)
@@ -181,10 +179,8 @@ class RequestConsumer:
         """Whether the request has been received before. A second message of it is acknowledged; the first one stays on
         the bus until the outcome is stored."""
         first: int | None
-        if held := self._held.get(request_id):
-            first = held.waited.delivery.sequence
-        elif waiting := self._waiting.get(request_id):
-            first = waiting.delivery.sequence
+        if unfinished := self.find(request_id):
+            first = unfinished.delivery.sequence
         elif self._outcomes.remembers(request_id):
             first = delivery.sequence if self._outcomes.will_acknowledge(delivery) else None
         else:
@@ -198,10 +194,11 @@ class RequestConsumer:
 
     def _hold(self, waiting: WaitingRequest, message: RequestMessage | None = None) -> None:
         held = self._held[waiting.request_id] = _Held(waiting)
-        self._tasks.create_task(self._prepare(held, waiting, message))
+        self._tasks.create_task(self._prepare(held, message))
 
-    async def _prepare(self, held: _Held, waiting: WaitingRequest, message: RequestMessage | None) -> None:
+    async def _prepare(self, held: _Held, message: RequestMessage | None) -> None:
         """Put the request into the event queue, unless it is invalid, lost, or has its outcome."""
+        waiting = held.waited
         request_id, delivery = waiting.request_id, waiting.delivery
         try:
             arrived = await self._preparer.prepare(waiting, message)
