@@ -8,10 +8,9 @@ import msgspec
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
 from shared.bus.storage_limits import DISK_BYTES, MIN_DISK_BYTES
 from shared.errors import BadInput
-from shared.messages.cell import DEFAULT_THRESHOLDS, CacheName
+from shared.messages.cell import DEFAULT_THRESHOLDS, CacheName, Threshold
 from shared.settings import Seconds, ServiceSettings
 
-Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Margin = Annotated[float, msgspec.Meta(ge=0)]
 
 
