@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from queue import SimpleQueue
 from typing import Any, Literal
 
@@ -75,8 +76,8 @@ class WorkerService:
         # Messages and their jobs; True: jobs that waited can run; None ends the queue.
         self._queue: SimpleQueue[tuple[StepJobs, list[StepJob]] | Literal[True] | None] = SimpleQueue()
         self._is_aborted = False
-        self._num_iterations, self._is_running = 0, False
-        self._watchdog = Watchdog(iteration_limit_s, self._running_iteration, registration.delete)
+        self._running = 0  # number of the iteration that runs; 0: none
+        self._watchdog = Watchdog(iteration_limit_s, lambda: self._running, registration.delete)
 
     def wake(self) -> None:
         """Jobs that waited can run, such as those of a pattern that is compiled now. From any thread."""
@@ -117,12 +118,9 @@ class WorkerService:
         )
         self._bus.reconnects.subscribe(self._registration.count_connection)
         self._bus.is_live = self._registration.is_live
-        registering = asyncio.ensure_future(self._registration.run())
         computing = asyncio.ensure_future(self._compute())
-        running_deferred = asyncio.ensure_future(self._deferred.run())
-        watching = asyncio.ensure_future(self._watchdog.run())
-        stopping = asyncio.ensure_future(stop.wait())
-        tasks: set[asyncio.Future[Any]] = {consuming, registering, computing, running_deferred, watching, stopping}
+        others = (self._registration.run(), self._deferred.run(), self._watchdog.run(), stop.wait())
+        tasks: set[asyncio.Future[Any]] = {consuming, computing, *(asyncio.ensure_future(each) for each in others)}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -193,24 +191,21 @@ class WorkerService:
         self._deferred.defer(partial(self._metrics.iteration_finished, results))
         self._deferred.defer(partial(self._spans.iteration_finished, results))
 
-    def _running_iteration(self) -> int:
-        return self._num_iterations if self._is_running else 0
-
     # In the engine's thread
 
     def _iterate(self, report: Callable[[IterationResult | None], None]) -> None:
         """Run iterations and report each one; None is the last report."""
-        ran = False
+        ran, numbers = False, count(1)
         try:
             while self._apply_messages(wait=not (ran and self._engine.waiting)) and not self._is_aborted:
-                self._num_iterations, self._is_running = self._num_iterations + 1, True
+                self._running = next(numbers)
                 result = self._engine.run_iteration()
                 ran = result is not None  # otherwise the waiting jobs need room or patterns; a message follows those
                 if result is not None:
                     if fault := self._canary.after(result):
                         raise Quarantined(fault)
                     report(result)
-                self._is_running = False
+                self._running = 0
         finally:
             report(None)
 
