@@ -34,16 +34,10 @@ class CacheMode(enum.StrEnum):
     BLOCK = "block"
 
 
-def modes_of(config: ModelConfig) -> tuple[CacheMode, ...]:
-    """The caches with which the model can be served, the fastest first."""
-    names = caches_of(is_block_causal=config.is_block_causal, has_canvas=config.canvas is not None)
-    return tuple(CacheMode(name) for name in names)
-
-
 def check_mode(mode: CacheMode, config: ModelConfig) -> None:
     """Raises: BadInput if the model cannot be served with this cache."""
-    possible = modes_of(config)
-    if mode not in possible:
+    possible = caches_of(is_block_causal=config.is_block_causal, has_canvas=config.canvas is not None)
+    if mode.value not in possible:
         kind = "block-causal" if config.is_block_causal else "not block-causal"
         names = ", ".join(possible)
         raise BadInput(

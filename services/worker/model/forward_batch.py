@@ -38,10 +38,6 @@ def _none() -> Int64:
     return NONE
 
 
-def _no_limits() -> Float64:
-    return np.zeros(0)
-
-
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """The input of one forward: recompute parts first, parts of equal lengths next to each other."""
@@ -58,7 +54,7 @@ class ForwardBatch:
     candidates: Int64 = field(default_factory=_none)  # [R], their positions, from the start of each request's canvas
     rows: Int64 = field(default_factory=_none)  # [R], the fed token whose logits predict each candidate
     current: Int64 = field(default_factory=_none)  # [R], the tokens there now: the mask, or one that may change
-    limits: Float64 = field(default_factory=_no_limits)  # [R], the probability that writes a token there
+    limits: Float64 = field(default_factory=lambda: np.zeros(0))  # [R], the probability that writes a token there
     sampling: NDArray[Any] = field(default_factory=lambda: sampling_table([]))  # [N]
     seeds: Int64 = field(default_factory=_none)  # [N]
     steps: Int64 = field(default_factory=_none)  # [N]

@@ -28,19 +28,16 @@ def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> It
         sums = [*[fed, (2, *fed)] * (config.num_layers - 1), kept, (2, *kept)]
     for summed in sums[num_done:]:
         yield True, torch.zeros(summed, dtype=runner.dtype, device=runner.device)
-    is_truncated = len(truncated_rows(batch)) and not config.canvas
-    gathers: list[tuple[int, ...]] = [(count, runner.decoder.head_rows)] if is_truncated else []
-    dtypes = [runner.dtype] * len(gathers)
+    gathers = list[tuple[tuple[int, ...], torch.dtype]]()
+    if len(truncated_rows(batch)) and not config.canvas:
+        gathers.append(((count, runner.decoder.head_rows), runner.dtype))
     if num_top := len(rows_with_top_tokens(batch)):
-        gathers.append((2, num_top, int(batch.top_logprobs.max())))
-        dtypes.append(torch.float64)
+        gathers.append(((2, num_top, int(batch.top_logprobs.max())), torch.float64))
     if num_scored := len(batch.scored_rows):
-        gathers.append((num_scored,))
-        dtypes.append(torch.float64)
+        gathers.append(((num_scored,), torch.float64))
     if config.canvas:
-        gathers.append(kept)
-        dtypes.append(runner.dtype)
-    for shape, dtype in list(zip(gathers, dtypes, strict=True))[max(0, num_done - len(sums)) :]:
+        gathers.append((kept, runner.dtype))
+    for shape, dtype in gathers[max(0, num_done - len(sums)) :]:
         yield False, torch.zeros(shape, dtype=dtype, device=runner.device)
     if num_done <= len(sums) + len(gathers):
         # As `best_of` or `read_canvas` returns
