@@ -4,10 +4,10 @@ Source: the modelling, configuration and generation files of transformers 5.23.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from services.worker.model.families.config import AttentionShape, CanvasRules, Experts, ModelConfig
-from services.worker.model.families.family import RawConfig, check_settings
+from services.worker.model.families.family import Family, RawConfig, check_settings
 from shared.model_families import block_length_of, canvas_steps_of, max_length_of
 
 _REQUIRED = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
@@ -20,12 +20,51 @@ _ROPE: dict[str, dict[str, Any]] = {
 _FULL_EVERY = 6  # layers, where the file lists none
 
 
-class DiffusionGemma:
-    """The family, as the protocol."""
+def _parse(raw: RawConfig) -> ModelConfig:
+    """`raw` has generation_config.json under `generation`."""
+    check_settings(raw, _REQUIRED)
+    if raw.get("use_bidirectional_attention") not in (None, "vision"):
+        raise ValueError("use_bidirectional_attention is 'all', only null and 'vision' are implemented")
+    layers = _layers(raw)
+    first = layers[0]
+    return ModelConfig(
+        family="diffusion_gemma",
+        num_layers=len(layers),
+        width=int(raw["hidden_size"]),
+        num_heads=int(raw["num_attention_heads"]),
+        num_kv_heads=first.num_kv_heads,
+        head_dim=first.head_dim,
+        rotary_dim=first.rotary_dim,
+        rope_base=first.rope_base,
+        mlp_width=int(raw["intermediate_size"]),
+        vocab_size=int(raw["vocab_size"]),
+        norm_eps=float(raw["rms_norm_eps"]),
+        max_length=max_length_of(raw),
+        qk_norm=True,
+        tied_head=True,
+        experts=Experts(
+            num_dense_layers=0,
+            count=int(raw["num_experts"]),
+            per_token=int(raw["top_k_experts"]),
+            width=int(raw["moe_intermediate_size"]),
+            shared_width=int(raw["intermediate_size"]),
+            groups=1,
+            kept_groups=1,
+            scale=1.0,
+        ),
+        mask_token_id=int(raw["mask_token_id"]),
+        eos_token_id=int(raw["eos_token_id"]),
+        confidence_at_temperature=True,
+        block_length=block_length_of(raw),
+        canvas=_rules(raw, raw.get("generation", {})),
+        own_attention=layers,
+        logit_cap=float(raw.get("final_logit_softcapping", 30.0)),
+    )
 
-    name = "diffusion_gemma"
-    architecture = "DiffusionGemmaForBlockDiffusion"
-    outer_names: ClassVar[Mapping[str, str]] = {
+
+DIFFUSION_GEMMA = Family(
+    architecture="DiffusionGemmaForBlockDiffusion",
+    outer_names={
         "embed": "model.decoder.embed_tokens",
         "norm": "model.decoder.norm",
         "head": "lm_head",
@@ -33,9 +72,9 @@ class DiffusionGemma:
         "conditioning.gate": "model.decoder.self_conditioning.gate_proj",
         "conditioning.up": "model.decoder.self_conditioning.up_proj",
         "conditioning.down": "model.decoder.self_conditioning.down_proj",
-    }
-    layer_prefix = "model.decoder.layers"
-    layer_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    },
+    layer_prefix="model.decoder.layers",
+    layer_names={
         "attn_norm": ("input_layernorm",),
         "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
         "q_norm": ("self_attn.q_norm",),
@@ -55,48 +94,9 @@ class DiffusionGemma:
         "end_norm": ("post_feedforward_layernorm",),
         "canvas_scale": (f"{_LAYER}.layer_scalar",),
         "text_scale": ("model.encoder.language_model.layers.{layer}.layer_scalar",),
-    }
-
-    def parse(self, raw: RawConfig) -> ModelConfig:
-        """As the protocol. `raw` has generation_config.json under `generation`."""
-        check_settings(raw, _REQUIRED)
-        if raw.get("use_bidirectional_attention") not in (None, "vision"):
-            raise ValueError("use_bidirectional_attention is 'all', only null and 'vision' are implemented")
-        layers = _layers(raw)
-        first = layers[0]
-        return ModelConfig(
-            family=self.name,
-            num_layers=len(layers),
-            width=int(raw["hidden_size"]),
-            num_heads=int(raw["num_attention_heads"]),
-            num_kv_heads=first.num_kv_heads,
-            head_dim=first.head_dim,
-            rotary_dim=first.rotary_dim,
-            rope_base=first.rope_base,
-            mlp_width=int(raw["intermediate_size"]),
-            vocab_size=int(raw["vocab_size"]),
-            norm_eps=float(raw["rms_norm_eps"]),
-            max_length=max_length_of(raw),
-            qk_norm=True,
-            tied_head=True,
-            experts=Experts(
-                num_dense_layers=0,
-                count=int(raw["num_experts"]),
-                per_token=int(raw["top_k_experts"]),
-                width=int(raw["moe_intermediate_size"]),
-                shared_width=int(raw["intermediate_size"]),
-                groups=1,
-                kept_groups=1,
-                scale=1.0,
-            ),
-            mask_token_id=int(raw["mask_token_id"]),
-            eos_token_id=int(raw["eos_token_id"]),
-            confidence_at_temperature=True,
-            block_length=block_length_of(raw),
-            canvas=_rules(raw, raw.get("generation", {})),
-            own_attention=layers,
-            logit_cap=float(raw.get("final_logit_softcapping", 30.0)),
-        )
+    },
+    parse=_parse,
+)
 
 
 def _layers(raw: RawConfig) -> tuple[AttentionShape, ...]:

@@ -1,16 +1,14 @@
 """Dream: Qwen2's shape, attention in both directions, logits shifted by one position."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from services.worker.model.families.config import ModelConfig
 from services.worker.model.families.family import (
     QWEN_LAYER_NAMES,
     QWEN_OUTER_NAMES,
+    Family,
     RawConfig,
     check_settings,
     head_dim_of,
-    qwen_sizes,
+    qwen_fields,
     refuse_block_causal,
 )
 
@@ -23,29 +21,26 @@ _REQUIRED = {
 }
 
 
-class Dream:
-    """The family, as the protocol."""
+def _parse(raw: RawConfig) -> ModelConfig:
+    refuse_block_causal(raw)
+    check_settings(raw, _REQUIRED)
+    sizes = qwen_fields(raw)
+    head_dim = head_dim_of(sizes["width"], sizes["num_heads"])
+    return ModelConfig(
+        family="dream",
+        **sizes,
+        head_dim=head_dim,
+        rotary_dim=head_dim,
+        qkv_bias=True,
+        shifted_logits=True,
+        confidence_at_temperature=True,
+    )
 
-    name = "dream"
-    architecture = "DreamModel"
-    outer_names: ClassVar[Mapping[str, str]] = QWEN_OUTER_NAMES
-    layer_prefix = "model.layers"
-    layer_names: ClassVar[Mapping[str, tuple[str, ...]]] = QWEN_LAYER_NAMES
 
-    def parse(self, raw: RawConfig) -> ModelConfig:
-        """As the protocol."""
-        refuse_block_causal(raw)
-        check_settings(raw, _REQUIRED)
-        sizes = qwen_sizes(raw)
-        head_dim = head_dim_of(sizes["width"], sizes["num_heads"])
-        return ModelConfig(
-            family=self.name,
-            **sizes,
-            head_dim=head_dim,
-            rotary_dim=head_dim,
-            qkv_bias=True,
-            mask_token_id=int(raw["mask_token_id"]),
-            eos_token_id=int(raw["eos_token_id"]),
-            shifted_logits=True,
-            confidence_at_temperature=True,
-        )
+DREAM = Family(
+    architecture="DreamModel",
+    outer_names=QWEN_OUTER_NAMES,
+    layer_prefix="model.layers",
+    layer_names=QWEN_LAYER_NAMES,
+    parse=_parse,
+)

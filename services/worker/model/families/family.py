@@ -1,7 +1,8 @@
 """A family of checkpoints, and the parts that families share."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from services.worker.model.families.config import ModelConfig
 from shared.model_families import max_length_of
@@ -10,33 +11,19 @@ RawConfig = Mapping[str, Any]
 """The keys of a config.json."""
 
 
-class Family(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
     """The checkpoints of one architecture: how their shape is read, and the names of their weights."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def architecture(self) -> str:
-        """As in config.json."""
-
-    @property
-    def outer_names(self) -> Mapping[str, str]:
-        """The published names of the embedding, the final norm and the head, by their names in the decoder."""
-
-    @property
-    def layer_prefix(self) -> str:
-        """The names' part before the layer's index."""
-
-    @property
-    def layer_names(self) -> Mapping[str, tuple[str, ...]]:
-        """The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index.
-
-        A parameter is known by its module (then its published name is the part's, with the kind behind it), or by its
-        own name (then the published names are whole, with `{layer}` in place of the index)."""
-
-    def parse(self, raw: RawConfig) -> ModelConfig:
-        """Raises: ValueError for a setting that the decoder does not implement; KeyError for a missing key."""
+    architecture: str  # as in config.json
+    outer_names: Mapping[str, str]  # the published ones of the embedding, the final norm and the head, by the decoder's
+    layer_prefix: str  # the names' part before the layer's index
+    # The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index. A parameter
+    # is known by its module (then its published name is the part's, with the kind behind it), or by its own name (then
+    # the published names are whole, with `{layer}` in place of the index).
+    layer_names: Mapping[str, tuple[str, ...]]
+    # Raises: ValueError for a setting that the decoder does not implement; KeyError for a missing key
+    parse: Callable[[RawConfig], ModelConfig]
 
 
 QWEN_OUTER_NAMES = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
@@ -57,8 +44,8 @@ def check_settings(raw: RawConfig, required: Mapping[str, Any]) -> None:
             raise ValueError(f"{key} is {raw[key]!r}, only {value!r} is implemented")
 
 
-def qwen_sizes(raw: RawConfig) -> dict[str, Any]:
-    """The sizes under the keys of Qwen's configurations, which most families use."""
+def qwen_fields(raw: RawConfig) -> dict[str, Any]:
+    """The sizes and ids under the keys of Qwen's configurations, which most families use."""
     return {
         "num_layers": int(raw["num_hidden_layers"]),
         "width": int(raw["hidden_size"]),
@@ -69,6 +56,8 @@ def qwen_sizes(raw: RawConfig) -> dict[str, Any]:
         "norm_eps": float(raw["rms_norm_eps"]),
         "rope_base": rope_base(raw),
         "max_length": max_length_of(raw),
+        "mask_token_id": int(raw["mask_token_id"]),
+        "eos_token_id": int(raw["eos_token_id"]),
     }
 
 

@@ -1,10 +1,14 @@
 """LLaDA: Llama's shape, attention in both directions."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.family import RawConfig, check_settings, head_dim_of, refuse_block_causal, rope_base
+from services.worker.model.families.family import (
+    Family,
+    RawConfig,
+    check_settings,
+    head_dim_of,
+    refuse_block_causal,
+    rope_base,
+)
 from shared.model_families import max_length_of
 
 _REQUIRED = {
@@ -22,49 +26,49 @@ _REQUIRED = {
 }
 
 
-class Llada:
-    """The family, as the protocol."""
+def _parse(raw: RawConfig) -> ModelConfig:
+    """A file may leave out the number of key/value heads and of embedding rows."""
+    refuse_block_causal(raw)
+    check_settings(raw, _REQUIRED)
+    width, num_heads = int(raw["d_model"]), int(raw["n_heads"])
+    head_dim = head_dim_of(width, num_heads)
+    kv_heads = raw.get("n_kv_heads")
+    if kv_heads is None:
+        kv_heads = 1 if raw.get("multi_query_attention") else num_heads
+    return ModelConfig(
+        family="llada",
+        num_layers=int(raw["n_layers"]),
+        width=width,
+        num_heads=num_heads,
+        num_kv_heads=int(kv_heads),
+        head_dim=head_dim,
+        rotary_dim=head_dim,
+        mlp_width=int(raw["mlp_hidden_size"]),
+        vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
+        rope_base=rope_base(raw),
+        norm_eps=float(raw["rms_norm_eps"]),
+        qkv_bias=bool(raw.get("include_qkv_bias", False)),
+        mask_token_id=int(raw["mask_token_id"]),
+        eos_token_id=int(raw["eos_token_id"]),
+        max_length=max_length_of(raw),
+    )
 
-    name = "llada"
-    architecture = "LLaDAModelLM"
-    outer_names: ClassVar[Mapping[str, str]] = {
+
+LLADA = Family(
+    architecture="LLaDAModelLM",
+    outer_names={
         "embed": "model.transformer.wte",
         "norm": "model.transformer.ln_f",
         "head": "model.transformer.ff_out",
-    }
-    layer_prefix = "model.transformer.blocks"
-    layer_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    },
+    layer_prefix="model.transformer.blocks",
+    layer_names={
         "attn_norm": ("attn_norm",),
         "qkv": ("q_proj", "k_proj", "v_proj"),
         "attn_out": ("attn_out",),
         "mlp_norm": ("ff_norm",),
         "mlp.gate_up": ("ff_proj", "up_proj"),
         "mlp.down": ("ff_out",),
-    }
-
-    def parse(self, raw: RawConfig) -> ModelConfig:
-        """As the protocol. A file may leave out the number of key/value heads and of embedding rows."""
-        refuse_block_causal(raw)
-        check_settings(raw, _REQUIRED)
-        width, num_heads = int(raw["d_model"]), int(raw["n_heads"])
-        head_dim = head_dim_of(width, num_heads)
-        kv_heads = raw.get("n_kv_heads")
-        if kv_heads is None:
-            kv_heads = 1 if raw.get("multi_query_attention") else num_heads
-        return ModelConfig(
-            family=self.name,
-            num_layers=int(raw["n_layers"]),
-            width=width,
-            num_heads=num_heads,
-            num_kv_heads=int(kv_heads),
-            head_dim=head_dim,
-            rotary_dim=head_dim,
-            mlp_width=int(raw["mlp_hidden_size"]),
-            vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
-            rope_base=rope_base(raw),
-            norm_eps=float(raw["rms_norm_eps"]),
-            qkv_bias=bool(raw.get("include_qkv_bias", False)),
-            mask_token_id=int(raw["mask_token_id"]),
-            eos_token_id=int(raw["eos_token_id"]),
-            max_length=max_length_of(raw),
-        )
+    },
+    parse=_parse,
+)

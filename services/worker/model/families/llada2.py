@@ -3,11 +3,8 @@
 Source: the modelling files of inclusionAI's checkpoints.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from services.worker.model.families.config import Experts, ModelConfig
-from services.worker.model.families.family import RawConfig, check_settings, qwen_sizes
+from services.worker.model.families.family import Family, RawConfig, check_settings, qwen_fields
 from shared.model_families import architecture_of, block_length_of
 
 _REQUIRED = {
@@ -25,18 +22,35 @@ _REQUIRED = {
 }
 
 
-class Llada2:
-    """The family, as the protocol."""
+def _parse(raw: RawConfig) -> ModelConfig:
+    check_settings(raw, _REQUIRED)
+    head_dim, width = int(raw["head_dim"]), int(raw["moe_intermediate_size"])
+    return ModelConfig(
+        family="llada2",
+        **qwen_fields(raw),
+        head_dim=head_dim,
+        rotary_dim=int(head_dim * float(raw.get("partial_rotary_factor", 1.0))),
+        qk_norm=True,
+        experts=Experts(
+            num_dense_layers=int(raw["first_k_dense_replace"]),
+            count=int(raw["num_experts"]),
+            per_token=int(raw["num_experts_per_tok"]),
+            width=width,
+            shared_width=width * int(raw["num_shared_experts"]),
+            groups=int(raw["n_group"]),
+            kept_groups=int(raw["topk_group"]),
+            scale=float(raw["routed_scaling_factor"]),
+        ),
+        block_length=block_length_of(raw),
+        can_edit=architecture_of(raw).can_edit,
+    )
 
-    name = "llada2"
-    architecture = "LLaDA2MoeModelLM"
-    outer_names: ClassVar[Mapping[str, str]] = {
-        "embed": "model.word_embeddings",
-        "norm": "model.norm",
-        "head": "lm_head",
-    }
-    layer_prefix = "model.layers"
-    layer_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+
+LLADA2 = Family(
+    architecture="LLaDA2MoeModelLM",
+    outer_names={"embed": "model.word_embeddings", "norm": "model.norm", "head": "lm_head"},
+    layer_prefix="model.layers",
+    layer_names={
         "attn_norm": ("input_layernorm",),
         "qkv": ("attention.query_key_value",),
         "q_norm": ("attention.query_layernorm",),
@@ -50,30 +64,6 @@ class Llada2:
         "mlp.experts.down": ("mlp.experts.{}.down_proj",),
         "mlp.shared.gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
         "mlp.shared.down": ("mlp.shared_experts.down_proj",),
-    }
-
-    def parse(self, raw: RawConfig) -> ModelConfig:
-        """As the protocol."""
-        check_settings(raw, _REQUIRED)
-        head_dim, width = int(raw["head_dim"]), int(raw["moe_intermediate_size"])
-        return ModelConfig(
-            family=self.name,
-            **qwen_sizes(raw),
-            head_dim=head_dim,
-            rotary_dim=int(head_dim * float(raw.get("partial_rotary_factor", 1.0))),
-            qk_norm=True,
-            experts=Experts(
-                num_dense_layers=int(raw["first_k_dense_replace"]),
-                count=int(raw["num_experts"]),
-                per_token=int(raw["num_experts_per_tok"]),
-                width=width,
-                shared_width=width * int(raw["num_shared_experts"]),
-                groups=int(raw["n_group"]),
-                kept_groups=int(raw["topk_group"]),
-                scale=float(raw["routed_scaling_factor"]),
-            ),
-            mask_token_id=int(raw["mask_token_id"]),
-            eos_token_id=int(raw["eos_token_id"]),
-            block_length=block_length_of(raw),
-            can_edit=architecture_of(raw).can_edit,
-        )
+    },
+    parse=_parse,
+)

@@ -6,16 +6,22 @@ Every shape, id, epsilon and rope base is read from the file; settings that the 
 from pathlib import Path
 
 from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.diffusion_gemma import DiffusionGemma
-from services.worker.model.families.dream import Dream
+from services.worker.model.families.diffusion_gemma import DIFFUSION_GEMMA
+from services.worker.model.families.dream import DREAM
 from services.worker.model.families.family import Family, RawConfig
-from services.worker.model.families.llada import Llada
-from services.worker.model.families.llada2 import Llada2
-from services.worker.model.families.sdar import Sdar
+from services.worker.model.families.llada import LLADA
+from services.worker.model.families.llada2 import LLADA2
+from services.worker.model.families.sdar import SDAR
 from shared.model_card import read_model_config
 from shared.model_families import with_defaults
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (Llada(), Dream(), Sdar(), Llada2(), DiffusionGemma())}
+FAMILIES: dict[str, Family] = {
+    "llada": LLADA,
+    "dream": DREAM,
+    "sdar": SDAR,
+    "llada2": LLADA2,
+    "diffusion_gemma": DIFFUSION_GEMMA,
+}
 
 
 def read_config(directory: Path) -> ModelConfig:
