@@ -112,7 +112,6 @@ async def serve(
         config.edit_threshold,
         settings.stop_at_eos,
     )
-    slo_s, max_held = config.default_slo_s, settings.max_held_requests
     requests = RequestConsumer(
         bus,
         clock,
@@ -121,8 +120,8 @@ async def serve(
         outcomes,
         deferred,
         core.totals,
-        default_slo_s=slo_s,
-        max_held=max_held,
+        default_slo_s=config.default_slo_s,
+        max_held=settings.max_held_requests,
         epoch=lease.epoch,
     )
     stats = StatsWindow(core, config.policy, clock.now_s(), lambda: requests.num_waiting, requests.oldest_late_s)

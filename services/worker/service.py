@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
@@ -50,26 +51,20 @@ class Quarantined(DilaserveError):  # noqa: N818
         self.fault = fault
 
 
+@dataclass
 class WorkerService:
     """One instance on the bus."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        engine: Engine,
-        registration: Registration,
-        metrics: WorkerMetrics,
-        canary: CanaryCheck,
-        *,
-        iteration_limit_s: float,
-    ) -> None:
-        """`iteration_limit_s`: the time after which an iteration counts as hung."""
-        self._bus = bus
-        self._engine = engine
-        self._registration = registration
-        self._metrics = metrics
-        self._canary = canary
-        self._instance_id = registration.instance.instance_id
+    _bus: Bus
+    _engine: Engine
+    _registration: Registration
+    _metrics: WorkerMetrics
+    _canary: CanaryCheck
+    _: KW_ONLY
+    iteration_limit_s: float  # the time after which an iteration counts as hung
+
+    def __post_init__(self) -> None:
+        self._instance_id = self._registration.instance.instance_id
         self._spans = DenoiseSpans(self._instance_id)
         self._deferred = DeferredTasks()
         self._deduplicator = MessageDeduplicator()
@@ -77,7 +72,7 @@ class WorkerService:
         self._queue: SimpleQueue[tuple[StepJobs, list[StepJob]] | Literal[True] | None] = SimpleQueue()
         self._is_aborted = False
         self._running = 0  # number of the iteration that runs; 0: none
-        self._watchdog = Watchdog(iteration_limit_s, lambda: self._running, registration.delete)
+        self._watchdog = Watchdog(self.iteration_limit_s, lambda: self._running, self._registration.delete)
 
     def wake(self) -> None:
         """Jobs that waited can run, such as those of a pattern that is compiled now. From any thread."""

@@ -6,7 +6,7 @@ is read again when there is room.
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import chain
 
@@ -49,42 +49,32 @@ class _Held:
     cancelled: bool = False
 
 
+@dataclass
 class RequestConsumer:
     """Puts the requests of one epoch, and their cancels, into the event queue."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        clock: BusClock,
-        preparer: RequestPreparer,
-        queue: EventQueue,
-        outcomes: OutcomeStore,
-        deferred: DeferredTasks,
-        totals: Totals,
-        *,
-        default_slo_s: float,
-        max_held: int,
-        epoch: int,
-    ) -> None:
-        """`totals` counts what arrives, and what is cancelled before the core receives it."""
-        self._bus = bus
-        self._preparer = preparer
-        self._queue = queue
-        self._outcomes = outcomes
-        self._deferred = deferred
-        self._totals = totals
-        self._clock = clock
-        self._default_slo_s = default_slo_s
-        self._max_held = max_held
+    _bus: Bus
+    _clock: BusClock
+    _preparer: RequestPreparer
+    _queue: EventQueue
+    _outcomes: OutcomeStore
+    _deferred: DeferredTasks
+    _totals: Totals  # counts what arrives, and what is cancelled before the core receives it
+    _: KW_ONLY
+    default_slo_s: float
+    max_held: int
+    epoch: int
+
+    def __post_init__(self) -> None:
         self._held: dict[str, _Held] = {}  # by request id
         self._waiting = WaitingRequests()
         self._early_cancels: dict[str, float] = {}  # by id of an unknown request: loop time until which it is kept
         self._room = asyncio.Event()  # a held request has ended
         self._tasks = asyncio.TaskGroup()
-        outcomes.on_acknowledged = self._release
-        self._epoch, self._stream, self._consumer = epoch, bus.subjects.stream("REQUESTS"), request_consumer(epoch)
+        self._outcomes.on_acknowledged = self._release
+        self._stream, self._consumer = self._bus.subjects.stream("REQUESTS"), request_consumer(self.epoch)
         name = str(self._consumer.durable_name)
-        self.deliveries = DeliveryWatch(bus, self._stream, name, self._will_acknowledge)
+        self.deliveries = DeliveryWatch(self._bus, self._stream, name, self._will_acknowledge)
 
     def knows(self, request_id: str) -> bool:
         """Whether this scheduler has received the request."""
@@ -121,7 +111,7 @@ class RequestConsumer:
             """Remove the consumers of superseded schedulers."""
             watch.stop()
             for name in await self._bus.consumer_names(stream):
-                if consumer_epoch(name) < self._epoch:
+                if consumer_epoch(name) < self.epoch:
                     await self._bus.js.delete_consumer(stream, name)
 
         async def receive(msg: Msg) -> None:
@@ -169,7 +159,7 @@ class RequestConsumer:
         waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority, request.key)
         if self._early_cancels.pop(request.request_id, 0.0) > asyncio.get_running_loop().time():
             self._cancel(waiting)
-        elif self._waiting or len(self._held) >= self._max_held:
+        elif self._waiting or len(self._held) >= self.max_held:
             self._waiting.add(waiting)
             self._publish(waiting.arrival)
         else:
@@ -239,7 +229,7 @@ class RequestConsumer:
         while True:
             await self._room.wait()
             self._room.clear()
-            while self._waiting and len(self._held) < self._max_held:
+            while self._waiting and len(self._held) < self.max_held:
                 self._hold(self._waiting.pop())
 
     async def _receive_cancel(self, msg: Msg) -> None:
@@ -296,7 +286,7 @@ class RequestConsumer:
             arrival_s=arrival_time(request, msg.metadata.timestamp.timestamp(), self._clock.now_s()),
             prompt_tokens=prompt_tokens + pinned,
             output_tokens=max(round_up_to_blocks(request.output_tokens, request.block_length) - pinned, 1),
-            slo_s=request.slo_s or self._default_slo_s,
+            slo_s=request.slo_s or self.default_slo_s,
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import InitVar, asdict, dataclass, replace
 
 import numpy as np
 
@@ -20,23 +20,17 @@ RATES = ("completed", "tokens", "steps", "cycles")  # totals that are also repor
 LOAD_COLUMNS = ("open", "requests", "max_requests", "tokens", "max_tokens")  # of the fleet
 
 
+@dataclass
 class StatsWindow:
     """Computes the statistics of one core."""
 
-    def __init__(
-        self,
-        core: SchedulerCore,
-        policy: str,
-        now_s: float,
-        num_waiting: Callable[[], int] = lambda: 0,
-        oldest_late_s: Callable[[float], float] = lambda _: 0.0,
-    ) -> None:
-        """`num_waiting()`: the requests that wait outside the core; `oldest_late_s(now_s)`: the age of the first of
-        them if its SLO has passed."""
-        self._core = core
-        self._policy = policy
-        self._num_waiting = num_waiting
-        self._oldest_late_s = oldest_late_s
+    _core: SchedulerCore
+    _policy: str
+    now_s: InitVar[float]
+    _num_waiting: Callable[[], int] = lambda: 0  # the requests that wait outside the core
+    _oldest_late_s: Callable[[float], float] = lambda _: 0.0  # by the time, the age of the first of them if it is late
+
+    def __post_init__(self, now_s: float) -> None:
         self._stepped = (0, now_s)  # total of steps, and the last time at which it grew or no step was due
         self._cycle_max_s: float | None = None
         self._last: LastServed | None = None
