@@ -45,10 +45,6 @@ class MeasuredLatency(NamedTuple):
     context_tokens: int = 0  # sum of the requests' key lengths; 0: not known
     recompute_tokens: int = 0  # of a mixed iteration: the tokens fed by its recompute steps
 
-    @property
-    def kind_name(self) -> str:
-        return kind_name(self.kind)
-
 
 def kind_name(kind: RowKind) -> str:
     """Its name in the column step_kind."""
@@ -135,7 +131,8 @@ class LatencyProfile:
         seen = set()
         for row in measured:
             if (key := row._replace(latency_s=0.0)) in seen:
-                raise BadInput(f"two rows for tp {row.tp}, batch_tokens {row.batch_tokens}, step_kind {row.kind_name}")
+                name = kind_name(row.kind)
+                raise BadInput(f"two rows for tp {row.tp}, batch_tokens {row.batch_tokens}, step_kind {name}")
             seen.add(key)
         profile = cls(measured)
         if not profile.curves:
@@ -159,7 +156,7 @@ class LatencyProfile:
         optional = [name for name in OPTIONAL_COLUMNS if any(getattr(row, name) for row in self.rows)]
         lines = [",".join((*COLUMNS, *optional))]
         for row in self.rows:
-            fields = [f"{row.tp},{row.batch_tokens},{row.kind_name},{row.latency_s * MS_PER_S:.6g}"]
+            fields = [f"{row.tp},{row.batch_tokens},{kind_name(row.kind)},{row.latency_s * MS_PER_S:.6g}"]
             lines.append(",".join(fields + [str(getattr(row, name) or "") for name in optional]))
         return "\n".join(lines) + "\n"
 

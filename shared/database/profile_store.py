@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from shared.database.schema import MeasuredLatencyRow, ProfileRow
 from shared.errors import RetryLater
 from shared.messages.steps import StepKind
-from shared.profile import MIXED, LatencyProfile, MeasuredLatency, RowKind
+from shared.profile import MIXED, LatencyProfile, MeasuredLatency, RowKind, kind_name
 
 
 async def save_profile(engine: AsyncEngine, model: str, device: str, profile: LatencyProfile) -> None:
@@ -28,7 +28,7 @@ async def save_profile(engine: AsyncEngine, model: str, device: str, profile: La
     ]
     rows = [
         common
-        | {"tp": row.tp, "step_kind": row.kind_name, "batch_tokens": row.batch_tokens, "latency_s": row.latency_s}
+        | {"tp": row.tp, "step_kind": kind_name(row.kind), "batch_tokens": row.batch_tokens, "latency_s": row.latency_s}
         | {"context_tokens": row.context_tokens, "recompute_tokens": row.recompute_tokens}
         for row in profile.rows
     ]
