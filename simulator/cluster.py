@@ -93,7 +93,8 @@ class SimulatedCluster:
             self._record(finish)
         idle, self._idle = self._idle, {}
         for instance in idle.values():
-            self._start(instance)
+            if (latency_s := instance.start()) is not None:
+                self.clock.at(self.clock.now_s + latency_s, partial(self._end_iteration, instance))
         return len(finished)
 
     def join(self, instance: Instance) -> None:
@@ -173,11 +174,6 @@ class SimulatedCluster:
         for command, batch in zip(commands, batches, strict=True):
             instance = self._idle[command.instance_id] = self.instances[command.instance_id]
             instance.accept(batch)
-
-    def _start(self, instance: SimulatedInstance) -> None:
-        latency_s = instance.start()
-        if latency_s is not None:
-            self.clock.at(self.clock.now_s + latency_s, partial(self._end_iteration, instance))
 
     def _arrived_answers(self) -> list[EstimatesReceived]:
         """The predictor's answers that have arrived by now. An answer alone starts no cycle."""

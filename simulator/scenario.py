@@ -189,9 +189,8 @@ def _predictor(
     thresholds = np.array(scenario.settings.candidates)
     if scenario.predictor != "trained":
         return oracle_predictor(model, thresholds, scenario.noise if scenario.predictor == "noisy" else 0.0, random)
-    if scenario.live is not None:
-        return trained_predictor(scenario.live[0], thresholds)
-    return trained_predictor(train_predictor(model, workload.output_tokens, thresholds, random), thresholds)
+    live = scenario.live[0] if scenario.live else train_predictor(model, workload.output_tokens, thresholds, random)
+    return trained_predictor(live, thresholds)
 
 
 def _randoms(seed: int) -> list[np.random.Generator]:
