@@ -15,7 +15,7 @@ from experiments.gpu_check.roofline import LLADA_8B, random_decoder
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
-from services.worker.model.attention import Kernel, kernel_name, kernel_of
+from services.worker.model.attention import Kernel, RequestSpans, kernel_name, kernel_of
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
 from tests.support.packed_forward import forward_packed
@@ -61,10 +61,10 @@ class OperatorNames(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def exact(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, used: Tensor) -> Tensor:
+def exact(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
     """Attention in fp32, request by request."""
-    mixed = []
-    for (first, end), start, length in zip(pairwise(cu_q.tolist()), cu_k.tolist(), used.tolist(), strict=False):
+    mixed, rows = [], pairwise(spans.cu_seq_q.tolist())
+    for (first, end), start, length in zip(rows, spans.cu_seq_k.tolist(), spans.seqused_k.tolist(), strict=False):
         keys, values = (
             x[start : start + length].float().repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v)
         )
@@ -76,19 +76,8 @@ def exact(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, used: Ten
 def compared(kernel: Kernel, errors: list[float]) -> Kernel:
     """The kernel, which adds the largest error of each call to `errors`, as a share of the largest fp32 value."""
 
-    def run(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor,
-        max_q: int,
-        max_k: int,
-        *,
-        seqused_k: Tensor,
-    ) -> Tensor:
-        mixed = kernel(q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, seqused_k=seqused_k)
-        wanted = exact(q, k, v, cu_seq_q, cu_seq_k, seqused_k)
+    def run(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
+        mixed, wanted = kernel(q, k, v, spans), exact(q, k, v, spans)
         errors.append(float((mixed.float() - wanted).abs().max() / wanted.abs().max()))
         return mixed
 

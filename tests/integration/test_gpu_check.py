@@ -7,7 +7,6 @@ import subprocess
 import sys
 from importlib.metadata import distribution, files, packages_distributions, requires
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from experiments.gpu_check import __main__ as command
 from experiments.gpu_check import kernels
 from experiments.gpu_check.findings import Findings, Setup, stored
 from experiments.gpu_check.stages import STAGES, run_stage
-from services.worker.model.attention import fallback
+from services.worker.model.attention import RequestSpans, fallback
 
 ROOT = Path(__file__).parents[2]
 TOY = Setup(torch.device("cpu"), is_toy=True)
@@ -34,8 +33,8 @@ def test_every_stage_passes_at_toy_size(name: str, tmp_path: Path) -> None:
     assert stored(tmp_path, name) == found
 
 
-def wrong(*arguments: Any, seqused_k: Tensor) -> Tensor:
-    return 1.1 * fallback(*arguments, seqused_k=seqused_k)
+def wrong(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
+    return 1.1 * fallback(q, k, v, spans)
 
 
 @pytest.mark.parametrize("is_right", [False, True])

@@ -5,10 +5,10 @@ signature computes the same from torch's fused attention.
 Shape letters: T fed tokens, S keys, N requests, H query heads, K key/value heads, D head size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,43 +20,35 @@ from services.worker.model.decoder import Attend
 from services.worker.model.forward_inputs import ForwardInputs
 
 
-class Kernel(Protocol):
-    """Attention of each request's fed tokens to keys of its own.
+class RequestSpans(NamedTuple):
+    """Of request i the fed tokens, rows [cu_seq_q[i], cu_seq_q[i + 1]), and the keys, rows [cu_seq_k[i], cu_seq_k[i] +
+    seqused_k[i])."""
 
-    Request i has the rows [cu_seq_q[i], cu_seq_q[i + 1]) of q, and the rows [cu_seq_k[i], cu_seq_k[i] + seqused_k[i])
-    of k and v. Shapes: q [T, H, D], k and v [S, K, D], cu_seq_q and cu_seq_k int32 [N + 1], seqused_k int32 [N] ->
-    [T, H, D].
-    """
+    cu_seq_q: Tensor  # int32 [N + 1]
+    cu_seq_k: Tensor  # int32 [N + 1]
+    max_q: int  # the largest number of fed tokens
+    max_k: int  # and of keys
+    seqused_k: Tensor  # int32 [N]
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor,
-        max_q: int,
-        max_k: int,
-        *,
-        seqused_k: Tensor,
-    ) -> Tensor: ...
+
+Kernel = Callable[[Tensor, Tensor, Tensor, RequestSpans], Tensor]
+"""Attention of each request's fed tokens to keys of its own. Shapes: q [T, H, D], k and v [S, K, D] -> [T, H, D]."""
 
 
 def attention(inputs: ForwardInputs, store: KvStore | None, kernel: Kernel) -> Attend:
     """The attention of one batch. The fed tokens' keys and values are written to the store first; without cache entries
     for them, the requests attend to the fed tokens alone."""
-    is_cached = store is not None and len(inputs.write_entries) > 0
-    spans = inputs.cu_seq_q, inputs.cu_seq_k, inputs.max_q, inputs.max_k
-    groups = _groups(*spans, inputs.seqused_k) if kernel is fallback else []
+    store = store if len(inputs.write_entries) else None
+    spans = RequestSpans(inputs.cu_seq_q, inputs.cu_seq_k, inputs.max_q, inputs.max_k, inputs.seqused_k)
+    groups = _groups(spans) if kernel is fallback else []
 
     def attend(layer: int, q: Tensor, kv: Tensor, rows: Tensor | None = None) -> Tensor:
-        if is_cached:
-            assert store is not None
+        if store is not None:
             kv = store.write(layer, inputs.write_entries, kv)
         k, v = kv.chunk(2, dim=1)
         if len(groups) > 1 and rows is not None and rows.device.type == "cpu":  # the rows are read on the host
             return _attend_rows(q, k, v, groups, rows)
-        mixed = _attend_groups(q, k, v, groups) if groups else kernel(q, k, v, *spans, seqused_k=inputs.seqused_k)
+        mixed = _attend_groups(q, k, v, groups) if groups else kernel(q, k, v, spans)
         return mixed if rows is None else mixed[rows]
 
     return attend
@@ -88,41 +80,37 @@ def kernel_of(name: str) -> Kernel:
     return {"torch": varlen, "flash-attn": flash, "fallback": fallback}[name]
 
 
-def varlen(
-    q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *, seqused_k: Tensor
-) -> Tensor:
+def varlen(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
     """torch's kernel. One split of the keys: a request gets the same result in any batch."""
     from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - its import takes time, and is needed on CUDA only
 
     grouped = q.shape[1] != k.shape[1]
     mixed = varlen_attn(
-        q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, enable_gqa=grouped, seqused_k=seqused_k, num_splits=1
-    )
+        q, k, v, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, enable_gqa=grouped,
+        seqused_k=spans.seqused_k, num_splits=1,
+    )  # fmt: skip
     assert isinstance(mixed, Tensor)
     return mixed
 
 
-def flash(
-    q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *, seqused_k: Tensor
-) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
     """flash-attn's kernel. It reads all keys between two bounds, so each gap between two regions of keys is a sequence
     of its own, without queries."""
-    ends = torch.stack([cu_seq_k[:-1], cu_seq_k[:-1] + seqused_k], dim=1).flatten()
-    rows = torch.stack([cu_seq_q[:-1], cu_seq_q[1:]], dim=1).flatten()
-    longest = max(max_q, 2)  # with 1 it expects one query of each sequence
-    mixed: Tensor = _flash_attn()(q, k, v, rows, ends, longest, max_k)
+    starts = spans.cu_seq_k[:-1]
+    ends = torch.stack([starts, starts + spans.seqused_k], dim=1).flatten()
+    rows = torch.stack([spans.cu_seq_q[:-1], spans.cu_seq_q[1:]], dim=1).flatten()
+    longest = max(spans.max_q, 2)  # with 1 it expects one query of each sequence
+    mixed: Tensor = _flash_attn()(q, k, v, rows, ends, longest, spans.max_k)
     return mixed
 
 
-def fallback(
-    q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *, seqused_k: Tensor
-) -> Tensor:
+def fallback(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
     """torch's fused attention, one call for consecutive requests of equal lengths whose keys lie at equal distances.
 
     Raises: ValueError for what the kernels refuse.
     """
-    _check(q, k, v, cu_seq_q, cu_seq_k, seqused_k)
-    return _attend_groups(q, k, v, _groups(cu_seq_q, cu_seq_k, max_q, max_k, seqused_k))
+    _check(q, k, v, spans)
+    return _attend_groups(q, k, v, _groups(spans))
 
 
 class Group(NamedTuple):
@@ -135,11 +123,11 @@ class Group(NamedTuple):
     distance: int
 
 
-def _groups(cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, seqused_k: Tensor) -> list[Group]:
+def _groups(spans: RequestSpans) -> list[Group]:
     """Raises: ValueError if a request is longer than `max_q` or `max_k`."""
-    row_ends, starts, lengths = cu_seq_q.tolist(), cu_seq_k.tolist(), seqused_k.tolist()
+    row_ends, starts, lengths = spans.cu_seq_q.tolist(), spans.cu_seq_k.tolist(), spans.seqused_k.tolist()
     fed = [end - first for first, end in pairwise(row_ends)]
-    if max(lengths) > max_k or max(fed) > max_q:
+    if max(lengths) > spans.max_k or max(fed) > spans.max_q:
         raise ValueError("a request is longer than max_q or max_k")
     shapes = list(zip(fed, lengths, strict=True))
     distances = [after - start for start, after in pairwise(starts)]
@@ -199,8 +187,8 @@ def _attend_equal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attended.transpose(1, 2).flatten(0, 1)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, seqused_k: Tensor) -> None:
-    if not cu_seq_q.dtype == cu_seq_k.dtype == seqused_k.dtype == torch.int32:
+def _check(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> None:
+    if not spans.cu_seq_q.dtype == spans.cu_seq_k.dtype == spans.seqused_k.dtype == torch.int32:
         raise ValueError("positions and lengths must be int32")
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError("q, k and v must have one dtype")

@@ -96,11 +96,10 @@ def canvas_attention(
     """The attention of one batch. The fed tokens' keys and values are written to these entries of the store first;
     without a store, the requests attend to the fed tokens alone. With `rows`, which must be all
     those of the canvases, only these attend."""
-    is_cached = store is not None and len(entries) > 0
+    store = store if len(entries) else None
 
     def attend(layer: int, q: Tensor, kv: Tensor, rows: Tensor | None = None) -> Tensor:
-        if is_cached:
-            assert store is not None
+        if store is not None:
             kv = store.write(layer, entries, kv)
         k, v = kv.chunk(2, dim=1)
         shape = config.attention(layer)

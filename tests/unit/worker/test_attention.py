@@ -16,7 +16,7 @@ from services.worker.cache.kv_store import KvStore
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model import attention as own
-from services.worker.model.attention import fallback, flash, kernel_name
+from services.worker.model.attention import RequestSpans, fallback, flash, kernel_name
 from services.worker.model.forward_inputs import ForwardInputs
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
@@ -24,16 +24,13 @@ from tests.support.random_model import MASK_ID, random_decoder
 BLOCK, HEADS, HEAD = 16, 4, 8
 
 
-def exact(
-    q: Tensor, k: Tensor, v: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *, seqused_k: Tensor
-) -> Tensor:
+def exact(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
     """The definition of attention, request by request."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    mixed = []
-    spans = zip(pairwise(cu_seq_q.tolist()), cu_seq_k.tolist(), seqused_k.tolist(), strict=False)
-    for (first, end), start, length in spans:
-        assert end - first <= max_q
-        assert length <= max_k
+    mixed, rows = [], pairwise(spans.cu_seq_q.tolist())
+    for (first, end), start, length in zip(rows, spans.cu_seq_k.tolist(), spans.seqused_k.tolist(), strict=False):
+        assert end - first <= spans.max_q
+        assert length <= spans.max_k
         keys, values = k[start : start + length], v[start : start + length]
         scores = torch.einsum("qhd,khd->hqk", q[first:end], keys) * q.shape[-1] ** -0.5
         mixed.append(torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1), values))
@@ -60,26 +57,26 @@ def flash_attn_varlen_func(
     counts = cu_seqlens_q.diff() > 0
     starts, lengths = cu_seqlens_k[:-1][counts], cu_seqlens_k.diff()[counts]
     rows = torch.cat([cu_seqlens_q[:1], cu_seqlens_q[1:][counts]])
-    return exact(q, k, v, rows, torch.cat([starts, cu_seqlens_k[-1:]]), max_seqlen_q, max_seqlen_k, seqused_k=lengths)
+    bounds = rows, torch.cat([starts, cu_seqlens_k[-1:]]), max_seqlen_q, max_seqlen_k
+    return exact(q, k, v, RequestSpans(*bounds, lengths))
 
 
 requests = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 4)), min_size=1, max_size=6)
 
 
-def spans_of(sizes: list[tuple[int, int, int]]) -> dict[str, Any]:
-    """The arguments of a kernel for requests of (fed tokens, keys, unused keys before them)."""
+def spans_of(sizes: list[tuple[int, int, int]]) -> RequestSpans:
+    """Those of requests of (fed tokens, keys, unused keys before them)."""
     fed, keys, gaps = np.array(sizes).T
     starts = np.cumsum(keys + gaps) - keys
     columns = np.r_[0, fed.cumsum()], np.r_[starts, starts[-1] + keys[-1]], keys
     cu_seq_q, cu_seq_k, seqused_k = (torch.from_numpy(column.astype(np.int32)) for column in columns)
-    spans = {"cu_seq_q": cu_seq_q, "cu_seq_k": cu_seq_k, "seqused_k": seqused_k}
-    return spans | {"max_q": int(fed.max()), "max_k": int(keys.max())}
+    return RequestSpans(cu_seq_q, cu_seq_k, int(fed.max()), int(keys.max()), seqused_k)
 
 
-def tensors(spans: dict[str, Any], kv_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+def tensors(spans: RequestSpans, kv_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(int(spans["cu_seq_q"][-1]), HEADS, HEAD, generator=generator)
-    kv = torch.randn(int(spans["cu_seq_k"][-1]), 2 * kv_heads, HEAD, generator=generator)
+    q = torch.randn(int(spans.cu_seq_q[-1]), HEADS, HEAD, generator=generator)
+    kv = torch.randn(int(spans.cu_seq_k[-1]), 2 * kv_heads, HEAD, generator=generator)
     k, v = kv.chunk(2, dim=1)
     return q, k, v
 
@@ -90,10 +87,10 @@ def test_the_fallback_computes_attention_wherever_keys_lie(
 ) -> None:
     spans = spans_of(sizes)
     shuffled = [place for place in order if place < len(sizes)]  # regions may lie in any order
-    starts, lengths = spans["cu_seq_k"][:-1][shuffled], spans["seqused_k"][shuffled]
-    spans |= {"cu_seq_k": torch.cat((starts, starts[-1:] + lengths[-1:])), "seqused_k": lengths}
+    starts, lengths = spans.cu_seq_k[:-1][shuffled], spans.seqused_k[shuffled]
+    spans = spans._replace(cu_seq_k=torch.cat((starts, starts[-1:] + lengths[-1:])), seqused_k=lengths)
     q, k, v = tensors(spans_of(sizes), kv_heads)
-    torch.testing.assert_close(fallback(q, k, v, **spans), exact(q, k, v, **spans), atol=1e-5, rtol=0)
+    torch.testing.assert_close(fallback(q, k, v, spans), exact(q, k, v, spans), atol=1e-5, rtol=0)
 
 
 def test_requests_of_equal_lengths_at_equal_distances_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +104,7 @@ def test_requests_of_equal_lengths_at_equal_distances_are_one_call(monkeypatch: 
     monkeypatch.setattr(own, "_attend_equal", counted)
     spans = spans_of([(2, 5, 3)] * 3 + [(2, 5, 4), (2, 5, 3), (3, 5, 3)])
     q, k, v = tensors(spans)
-    torch.testing.assert_close(fallback(q, k, v, **spans), exact(q, k, v, **spans), atol=1e-5, rtol=0)
+    torch.testing.assert_close(fallback(q, k, v, spans), exact(q, k, v, spans), atol=1e-5, rtol=0)
     assert calls == [3, 2, 1]
 
 
@@ -118,14 +115,14 @@ def test_the_last_layer_computes_only_the_requests_with_wanted_rows(
     spans = spans_of(sizes)
     q, k, v = tensors(spans)
     rows = torch.tensor([row % len(q) for row in wanted])
-    whole, attended = fallback(q, k, v, **spans), list[int]()
+    whole, attended = fallback(q, k, v, spans), list[int]()
     attend = own._attend_equal
 
     def counted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attended.append(len(q))
         return attend(q, k, v)
 
-    groups = own._groups(**spans)
+    groups = own._groups(spans)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own, "_attend_equal", counted)
         found = own._attend_rows(q, k, v, groups, rows)
@@ -137,7 +134,7 @@ def test_the_last_layer_computes_only_the_requests_with_wanted_rows(
 def test_rows_on_a_device_are_not_read_on_the_host() -> None:
     spans = spans_of([(2, 5, 3)] * 3)
     q, k, v = (each.to("meta") for each in tensors(spans))
-    attend = own.attention(cast(ForwardInputs, SimpleNamespace(write_entries=(), **spans)), None, fallback)
+    attend = own.attention(cast(ForwardInputs, SimpleNamespace(write_entries=(), **spans._asdict())), None, fallback)
     rows = torch.tensor([1, 4], device="meta")
     assert attend(0, q, torch.cat((k, v), dim=1), rows).shape == (2, *q.shape[1:])
 
@@ -154,9 +151,10 @@ def test_rows_on_a_device_are_not_read_on_the_host() -> None:
 )
 def test_the_fallback_refuses_what_the_kernels_refuse(changed: dict[str, Any], error: str) -> None:
     spans = spans_of([(2, 5, 0)])
-    arguments = dict(zip("qkv", tensors(spans), strict=True)) | spans | changed
+    arguments = dict(zip("qkv", tensors(spans), strict=True)) | spans._asdict() | changed
+    q, k, v = (arguments.pop(name) for name in "qkv")
     with pytest.raises(ValueError, match=error):
-        fallback(**arguments)
+        fallback(q, k, v, RequestSpans(**arguments))
 
 
 def sequence(ticket: int, prompt: int) -> SequenceState:
