@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec.structs import replace
@@ -19,25 +20,18 @@ from shared.tasks import pause
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
 class Registration:
     """Registers the instance while `run` runs."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        instance: Instance,
-        engine: Engine | None = None,
-        memory: Callable[[], tuple[int, int]] = lambda: (0, 0),
-    ) -> None:
-        """`engine`: its requests and its limit are registered; None: it does not exist yet. `memory`: as memory_use."""
-        self._bus = bus
-        self._engine = engine
-        self._memory = memory
-        self._drain_began_s: float | None = None  # by the monotonic clock, as the next one
-        self._verified_s: float | None = None  # of a quarantined instance: its last good canary
-        self.instance = instance
-        self._renewed_s = time.monotonic()
-        self._bucket: KeyValue | None = None
+    _bus: Bus
+    instance: Instance
+    _engine: Engine | None = None  # its requests and its limit are registered; None: it does not exist yet
+    _memory: Callable[[], tuple[int, int]] = lambda: (0, 0)  # as memory_use
+    _drain_began_s: float | None = None  # by the monotonic clock, as the next ones
+    _verified_s: float | None = None  # of a quarantined instance: its last good canary
+    _renewed_s: float = field(default_factory=time.monotonic)
+    _bucket: KeyValue | None = None
 
     async def renew(self) -> None:
         """Write the entry now. If the bus is unavailable, log it; the next renewal tries again."""
