@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -59,15 +60,14 @@ class StatsWindow:
         deferred = (core.table.ticket != 0) & (core.table.instance == NOWHERE)
         latencies = [latency_s for _, latency_s in self._latencies]
         cycle_max_s, self._cycle_max_s = self._cycle_max_s, None
-        served = LastServed(
-            at_s=now_s,
-            slo_attainment=recent.slo_met / ended if ended else None,
-            mean_threshold=recent.threshold_tokens / recent.tokens if recent.tokens else None,
-            latency_p50_s=float(np.percentile(latencies, 50)) if latencies else None,
-            latency_p99_s=float(np.percentile(latencies, 99)) if latencies else None,
-        )
+        served: dict[str, Any] = {
+            "slo_attainment": recent.slo_met / ended if ended else None,
+            "mean_threshold": recent.threshold_tokens / recent.tokens if recent.tokens else None,
+            "latency_p50_s": float(np.percentile(latencies, 50)) if latencies else None,
+            "latency_p99_s": float(np.percentile(latencies, 99)) if latencies else None,
+        }
         if ended:
-            self._last = served
+            self._last = LastServed(at_s=now_s, **served)
         waiting = self._num_waiting()
         return SchedulerStats(
             **{name: totals[name] for name in totals.keys() & set(SchedulerStats.__struct_fields__)},
@@ -88,10 +88,7 @@ class StatsWindow:
             stalled_s=self._stalled_s(now_s),
             rps=recent.arrived / window_s,
             **{f"{name}_per_s": getattr(recent, name) / window_s for name in RATES},
-            slo_attainment=served.slo_attainment,
-            mean_threshold=served.mean_threshold,
-            latency_p50_s=served.latency_p50_s,
-            latency_p99_s=served.latency_p99_s,
+            **served,
             last=self._last,
             cycle_mean_s=recent.cycle_s / recent.cycles if recent.cycles else None,
             cycle_max_s=cycle_max_s,
