@@ -132,10 +132,6 @@ def _all_of(one: Any, other: Any) -> Any:
     return {"allOf": [one, other]}
 
 
-def _common(one: Any, other: Any) -> Any:
-    return [value for value in one if any(same(value, each) for each in other)]
-
-
 def _common_types(one: Any, other: Any) -> Any:
     names = [set(listed_types({"type": each})) for each in (one, other)]
     wide = [each | ({"integer"} if "number" in each else set()) for each in names]
@@ -151,10 +147,6 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _either(one: Any, other: Any) -> Any:
-    return [_all_of(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None
-
-
 _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(LOWER_BOUNDS, max),
     **dict.fromkeys(UPPER_BOUNDS, min),
@@ -164,9 +156,11 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     "properties": _properties,
     "patternProperties": _properties,
     "dependentSchemas": _properties,
-    "enum": _common,
+    "enum": lambda one, other: [value for value in one if any(same(value, each) for each in other)],
     "type": _common_types,
-    "anyOf": _either,
+    "anyOf": lambda one, other: (
+        [_all_of(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None
+    ),
     "allOf": lambda one, other: [*one, *other],
     "uniqueItems": lambda one, other: one or other,
     **dict.fromkeys(["pattern", "format"], lambda one, other: (*_tuple(one), *_tuple(other))),
