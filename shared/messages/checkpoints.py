@@ -17,9 +17,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     output_ids: bytes  # int32 [blocks done x block length]
-    block_ids: bytes = (
-        b""  # int32 [block length], the current block of a streamed request, masks as -1; empty: all masks
-    )
+    # int32 [block length], the current block of a streamed request, masks as -1; empty: all masks
+    block_ids: bytes = b""
     confidences: bytes = b""  # float32, of each token of both; 0, or empty from earlier versions: not known
     top_tokens: TopTokens | None = None  # of the tokens of both; None if the request has no `top_logprobs`
     choices: bytes = b""  # float32, the probability of each label, once a step has read them

@@ -24,9 +24,8 @@ class StepDecisions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     placed_on: bytes = b""  # int32 [n], index into `instances`
     batch_tokens: bytes = b""  # int32 [n], tokens of all requests on the instance
     batch_requests: bytes = b""  # int32 [n], requests on the instance
-    step_latency_s: bytes = (
-        b""  # float32 [n], expected from one step to the next; by `paper` and `fixed`, a recompute's
-    )
+    # float32 [n], expected from one step to the next; by `paper` and `fixed`, a recompute's
+    step_latency_s: bytes = b""
 
     @property
     def first_sent_s(self) -> float | None:

@@ -104,9 +104,8 @@ class Request(Sampling, frozen=True, kw_only=True, omit_defaults=True):
     # the model writes; empty: it writes all
     pinned: Annotated[bytes, msgspec.Meta(max_length=4 * MAX_OUTPUT_TOKENS)] = b""
     logprobs: bool = False  # whether the outcome has `token_ids` and `confidences`
-    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] = (
-        0  # with `logprobs`: also `top_tokens`, k each
-    )
+    # With `logprobs`: also `top_tokens`, k each
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] = 0
     stream: bool = False  # send `progress` messages
     guesses: bool = False  # send `guesses` messages
     # The scheduler may refuse it if it could not meet its SLO, within ACCEPT_S; else it sends ACCEPTED
