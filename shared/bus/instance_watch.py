@@ -15,6 +15,10 @@ from shared.messages.instances import Instance
 
 log = structlog.get_logger(__name__)
 
+VOLATILE = (  # fields that a busy instance changes with every heartbeat
+    "heartbeat", "requests", "draining_s", "unverified_s", "memory_bytes",
+    "used_cache_tokens", "used_prefix_tokens", "wanted_tokens", "cached_tokens",
+)  # fmt: skip
 REPLACED_TTL_S = 2 * HEARTBEAT_S  # silence after which an instance is lost if a newer one has its name
 
 
@@ -101,16 +105,5 @@ def _name(instance: Instance) -> str:
 
 
 def _content(instance: Instance) -> Instance:
-    """The registration without what a busy instance changes with every heartbeat."""
-    return replace(
-        instance,
-        heartbeat=0,
-        requests=0,
-        draining_s=0.0,
-        unverified_s=0.0,
-        memory_bytes=0,
-        used_cache_tokens=0,
-        used_prefix_tokens=0,
-        wanted_tokens=0,
-        cached_tokens=0,
-    )
+    """The registration without VOLATILE."""
+    return replace(instance, **dict.fromkeys(VOLATILE, 0))
