@@ -25,7 +25,7 @@ from services.worker.engine.step_results import IterationResult
 from services.worker.io.registration import Registration
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.monitoring.tracing import DenoiseSpans
-from services.worker.monitoring.watchdog import Watchdog
+from services.worker.monitoring.watchdog import end_when_hung
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.settlement import acknowledge
@@ -72,7 +72,6 @@ class WorkerService:
         self._queue: SimpleQueue[tuple[StepJobs, list[StepJob]] | Literal[True] | None] = SimpleQueue()
         self._is_aborted = False
         self._running = 0  # number of the iteration that runs; 0: none
-        self._watchdog = Watchdog(self.iteration_limit_s, lambda: self._running, self._registration.delete)
 
     def wake(self) -> None:
         """Jobs that waited can run, such as those of a pattern that is compiled now. From any thread."""
@@ -114,7 +113,8 @@ class WorkerService:
         self._bus.reconnects.subscribe(self._registration.count_connection)
         self._bus.is_live = self._registration.is_live
         computing = asyncio.ensure_future(self._compute())
-        others = (self._registration.run(), self._deferred.run(), self._watchdog.run(), stop.wait())
+        watching = end_when_hung(self.iteration_limit_s, lambda: self._running, self._registration.delete)
+        others = (self._registration.run(), self._deferred.run(), watching, stop.wait())
         tasks: set[asyncio.Future[Any]] = {consuming, computing, *(asyncio.ensure_future(each) for each in others)}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

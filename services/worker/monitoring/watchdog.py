@@ -21,24 +21,18 @@ def iteration_limit_s(profile: LatencyProfile, tp: int, max_batch_tokens: int) -
     return max(MIN_LIMIT_S, LIMIT_STEPS * profile.latency_s(tp, max_batch_tokens, StepKind.RECOMPUTE))
 
 
-class Watchdog:
-    def __init__(self, limit_s: float, running: Callable[[], int], on_hang: Callable[[], Awaitable[None]]) -> None:
-        """`running()`: the number of the iteration that runs; 0: none. `on_hang()`: the last call before the end."""
-        self._limit_s = limit_s
-        self._running = running
-        self._on_hang = on_hang
-
-    async def run(self) -> None:
-        """Watch until cancelled. A process that was stopped for a while does not count that time as one of the
-        iteration, so it survives."""
-        loop = asyncio.get_running_loop()
-        watched, waited_s, last_s = 0, 0.0, loop.time()
-        while True:
-            await asyncio.sleep(TICK_S)
-            now_s, running = loop.time(), self._running()
-            waited_s = waited_s + min(now_s - last_s, 2 * TICK_S) if running and running == watched else 0.0
-            watched, last_s = running, now_s
-            if waited_s > self._limit_s:
-                log.error("an iteration hangs; ending the instance", limit_s=round(self._limit_s, 1))
-                await self._on_hang()
-                os._exit(1)  # the engine's thread cannot be ended
+async def end_when_hung(limit_s: float, running: Callable[[], int], on_hang: Callable[[], Awaitable[None]]) -> None:
+    """Watch until cancelled. `running()`: the number of the iteration that runs; 0: none. `on_hang()`: the last call
+    before the end. A process that was stopped for a while does not count that time as one of the iteration, so it
+    survives."""
+    loop = asyncio.get_running_loop()
+    watched, waited_s, last_s = 0, 0.0, loop.time()
+    while True:
+        await asyncio.sleep(TICK_S)
+        now_s, now_running = loop.time(), running()
+        waited_s = waited_s + min(now_s - last_s, 2 * TICK_S) if now_running and now_running == watched else 0.0
+        watched, last_s = now_running, now_s
+        if waited_s > limit_s:
+            log.error("an iteration hangs; ending the instance", limit_s=round(limit_s, 1))
+            await on_hang()
+            os._exit(1)  # the engine's thread cannot be ended

@@ -17,7 +17,7 @@ from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.monitoring import watchdog
 from services.worker.monitoring.metrics import WorkerMetrics
-from services.worker.monitoring.watchdog import MIN_LIMIT_S, Watchdog, iteration_limit_s
+from services.worker.monitoring.watchdog import MIN_LIMIT_S, end_when_hung, iteration_limit_s
 from shared.arrays import Float64
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
@@ -160,7 +160,7 @@ async def hangs(monkeypatch: pytest.MonkeyPatch, running: Callable[[], int], tic
         return running()
 
     try:
-        await Watchdog(0.01, count, on_hang).run()
+        await end_when_hung(0.01, count, on_hang)
     except Ended:
         return True
     except TimeoutError:
