@@ -113,7 +113,7 @@ class Judge:
         for _ in range(ATTEMPTS):
             try:
                 reply = await client.post(f"{self._base}/chat/completions", json=body)
-                return read_score(reply.raise_for_status().json()["choices"][0]["message"]["content"])
+                return read_score(reply.raise_for_status().json()["choices"][0]["message"]["content"] or "")
             except (httpx.HTTPError, msgspec.MsgspecError, ValueError, LookupError, TypeError):
                 continue
         return None

@@ -10,15 +10,19 @@ GOOD = '{"score": 8, "explanation": "Right."}'
 
 
 async def test_an_invalid_answer_is_requested_once_more_then_left_unscored() -> None:
-    def reply(content: str, times: int) -> str:
+    def reply(content: str, times: int) -> str | None:
+        if "empty" in content:
+            return None
         if "never" in content or ("second" in content and times == 0):
             return "Maybe an 8."
         return GOOD
 
     with judge_server(reply) as server:
-        scores = await Judge(server.url, "strict").scores([("first", "a"), ("second", "b"), ("never", "c")])
-    assert scores == [8, 8, None]
-    assert len(server.bodies) == 1 + 2 + 2
+        scores = await Judge(server.url, "strict").scores(
+            [("first", "a"), ("second", "b"), ("never", "c"), ("empty", "d")]
+        )
+    assert scores == [8, 8, None, None]
+    assert len(server.bodies) == 1 + 2 + 2 + 2
     assert {body["model"] for body in server.bodies} == {"strict"}
     assert {body["temperature"] for body in server.bodies} == {0}
 

@@ -16,7 +16,7 @@ class JudgeServer:
 
 
 @contextmanager
-def judge_server(reply: Callable[[str, int], str]) -> Iterator[JudgeServer]:
+def judge_server(reply: Callable[[str, int], str | None]) -> Iterator[JudgeServer]:
     """Serve a judge: `reply(content, times)` answers a message received `times` times before."""
     lock = threading.Lock()
 
