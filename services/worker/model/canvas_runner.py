@@ -31,14 +31,6 @@ class CanvasRunner(Runner):
 
     decoder: CanvasDecoder
 
-    def __init__(
-        self, decoder: CanvasDecoder, cache_tokens: int = 0, gather: Gather | None = None, attention: str = "auto"
-    ) -> None:
-        """Raises: ValueError if `attention` names a kernel that cannot run here, or not with this family."""
-        super().__init__(decoder, cache_tokens, gather, attention)
-        if self.attention == "flash-attn":
-            raise ValueError(f"attention 'flash-attn' does not serve {self.config.family} models; use auto")
-
     @torch.inference_mode()
     def _run(self, batch: ForwardBatch) -> TokenPredictions:
         if self._store is not None:

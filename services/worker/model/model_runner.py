@@ -75,7 +75,7 @@ class Runner:
     def __init__(
         self, decoder: PackedDecoder, cache_tokens: int = 0, gather: Gather | None = None, attention: str = "auto"
     ) -> None:
-        """Raises: ValueError if `attention` names a kernel that cannot run here."""
+        """Raises: ValueError if `attention` names a kernel that cannot run here, or not with this model."""
         self.config = decoder.config
         self.cache_tokens = cache_tokens
         self.device = decoder.embed.weight.device
@@ -83,7 +83,7 @@ class Runner:
         self.decoder = decoder
         self._gather = gather
         self._vocabulary = Vocabulary(decoder.first_token, self.config.mask_token_id)
-        self.attention = kernel_name(attention, self.device, self.dtype)
+        self.attention = kernel_name(attention, self.device, self.dtype, canvases=self.config.canvas is not None)
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
         self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)

@@ -32,7 +32,7 @@ def test_only_the_owner_can_read_the_addresses(tmp_path: Path) -> None:
 
 
 async def test_doctor_shows_no_password_of_the_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dilaserve.stack.probes.ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("dilaserve.stack.probes.ANSWER_TIMEOUT_S", 0.3)
     write_addresses(tmp_path, ADDRESSES)
     details = [finding.detail for finding in await checks.stack(tmp_path, 0, {})]
     assert details == [

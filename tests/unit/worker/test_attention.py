@@ -212,4 +212,7 @@ def test_flash_attn_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatc
     for setting in ("flash-attn", "auto"):
         assert NAME_OF(setting, CUDA, torch.bfloat16) == "flash-attn"
     assert NAME_OF("torch", CUDA, torch.bfloat16) == "torch"
+    assert NAME_OF("auto", CUDA, torch.bfloat16, canvases=True) == "torch"
+    with pytest.raises(ValueError, match="does not serve models that denoise canvases; use auto"):
+        NAME_OF("flash-attn", CUDA, torch.bfloat16, canvases=True)
     assert NAME_OF("auto", CUDA, torch.float32) == "fallback"
