@@ -23,7 +23,8 @@ from shared.messages.stats import STATS_S, SchedulerStats
 log = structlog.get_logger(__name__)
 
 STATS_TIMEOUT_S = 5 * STATS_S  # silence after which no scheduler leads; a standby takes over sooner
-PLAN_TIMEOUT_S = 600.0  # silence after which a running plan counts as abandoned
+# Silence after which a plan counts as abandoned. The plan that replaces another one is reported after that one's end
+PLAN_TIMEOUT_S = {PlanState.RUNNING: 600.0, PlanState.REPLACED: 30.0}
 
 
 class Readiness:
@@ -119,7 +120,7 @@ class Readiness:
     async def _receive_plan(self, msg: Msg) -> None:
         plan = try_decode(msg, PlanRecord)
         if plan is not None and plan.state is not PlanState.STAYED:  # a decision to stay ends no running plan
-            self._plan_until_s = time.monotonic() + PLAN_TIMEOUT_S if plan.state is PlanState.RUNNING else 0.0
+            self._plan_until_s = time.monotonic() + PLAN_TIMEOUT_S.get(plan.state, 0.0)
 
     def _receive_storage(self, storage: Storage) -> None:
         requests, stats = storage.streams.get("REQUESTS"), self._stats

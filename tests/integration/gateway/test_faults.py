@@ -44,8 +44,9 @@ async def test_requests_are_accepted_and_wait_while_a_plan_is_executed(
     plan = PlanRecord(plan_id="1", decided_s=0.0, state=PlanState.RUNNING, reason="a test")
     await lonely_gateway.until("ready")
     await scheduler.bus.publish(scheduler.bus.subjects.plans("1"), plan)
-    stayed = msgspec.structs.replace(plan, plan_id="2", state=PlanState.STAYED)  # decided during the transition
-    await scheduler.bus.publish(scheduler.bus.subjects.plans("2"), stayed)
+    for state in (PlanState.STAYED, PlanState.REPLACED):  # decided during the transition; the later plan follows
+        other = msgspec.structs.replace(plan, plan_id=state, state=state)
+        await scheduler.bus.publish(scheduler.bus.subjects.plans(other.plan_id), other)
     scheduler.instance_state = InstanceState.DRAINING
     await lonely_gateway.until("no instance is ready")
     assert (await lonely_gateway.http.post(PATH, json=CHAT)).status_code == 200
