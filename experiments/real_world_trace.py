@@ -35,12 +35,10 @@ from simulator.result import Records, summarize
 from simulator.scenario import Scenario, simulate
 from simulator.steps_table import read_steps
 
-TRACE, STEP = "trace", "step"
-SYSTEMS = "systems"  # without reconfiguration
-STUDIES = {SYSTEMS: TRACE, "reconfigure": TRACE, "step": STEP}  # their workloads
+TRACE, STEP = "trace", "step"  # the workloads, each a study
+SEEDS = {TRACE: (10,), STEP: (10, 11, 12, 13, 14)}  # a run of the trace takes 10 to 20 CPU minutes
 RESULTS = Path("experiments/results")
 LOW_LOAD_S = {TRACE: 45 * 60.0, STEP: STEP_S}  # the paper's low-load period is the trace's first 45 minutes
-SEEDS = (10, 11, 12, 13, 14)
 POLICIES: dict[str, PolicyName] = {"default policy": DEFAULT_POLICY, "DiLaServe": "paper"}
 BASELINES: dict[str, PolicyName] = {"INFaaS": "infaas", "Llumnix": "llumnix"}
 BASELINE_THRESHOLD = 0.9  # as in the paper
@@ -73,15 +71,17 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
 
 
-def runs(study: str, seed: int) -> list[TraceRun]:
-    """The runs of a study: each policy and baseline, or each policy without and with reconfiguration."""
-    policies = POLICIES | (BASELINES if study == SYSTEMS else {})
+def runs(workload: str, seed: int) -> list[TraceRun]:
+    """Each policy without and with reconfiguration; on the trace each baseline, too."""
+    baselines = BASELINES if workload == TRACE else {}
     static = [
-        TraceRun(system=name, policy=policy, seed=seed, workload=STUDIES[study]) for name, policy in policies.items()
+        TraceRun(system=name, policy=policy, seed=seed, workload=workload)
+        for name, policy in (POLICIES | baselines).items()
     ]
-    if study == SYSTEMS:
-        return static
-    return static + [replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static]
+    changed = [
+        replace(run, system=run.system + RECONFIGURED, reconfigure=True) for run in static if run.system in POLICIES
+    ]
+    return static + changed
 
 
 def simulated(run: TraceRun, requests: int | None) -> StudyResult:
@@ -172,38 +172,38 @@ def cost_of_reconfiguration(found: Mapping[str, Sequence[StudyResult]]) -> str:
 def _difference(static: Sequence[StudyResult], changed: Sequence[StudyResult]) -> str:
     met_static, met_changed = ([100 * one.result["slo_attainment"] for one in some] for some in (static, changed))
     gained, error = mean_difference(met_changed, met_static)
+    spread = f" ± {error:.2f}" if len(static) > 1 else ""
     faster = [100 * (1 - b.low_load_s / a.low_load_s) for a, b in zip(static, changed, strict=True)]
     return (
-        f"reconfiguration changes attainment by {gained:+.2f} ± {error:.2f} points, and makes the low-load period "
+        f"reconfiguration changes attainment by {gained:+.2f}{spread} points, and makes the low-load period "
         f"{np.mean(faster):.1f} % faster"
     )
 
 
-def run(out: Path, *, quick: bool, seeds: Sequence[int] = SEEDS, studies: Sequence[str] = tuple(STUDIES)) -> None:
-    """Run the studies below the directory, from the finished runs in its build/paper, and write a report for each."""
-    progress = out / "build" / "paper" / "real_world_trace.json"
+def run(out: Path, workload: str, *, quick: bool, seeds: Sequence[int] = ()) -> None:
+    """Run a study below the directory, from the finished runs in its build/paper, and write its report."""
+    progress = out / "build" / "paper" / f"real_world_{workload}.json"
     done = {} if quick else read_runs(progress, dict[str, StudyResult]) or {}
-    for name in studies:
-        report = Report(f"The real-world trace: {name}")
-        found: dict[str, list[StudyResult]] = {}
-        for seed in seeds[: 1 if quick else None]:
-            for one in runs(name, seed):
-                key = f"{one.workload}: {one.system}, seed {seed}"
-                if key not in done:
-                    done[key] = simulated(one, QUICK_REQUESTS if quick else None)
-                    write_runs(progress, done)
-                print(f"{key}: {100 * done[key].result['slo_attainment']:.2f} %", file=sys.stderr, flush=True)
-                found.setdefault(one.system, []).append(done[key])
-        report.add(table(found), by_seed(found), cost_of_reconfiguration(found))
-        timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
-        (out / report_of(name)).parent.mkdir(parents=True, exist_ok=True)
-        write_figure(out / picture_of(name), draw_timelines(timelines))
-        report.write(out / report_of(name))
+    report = Report(f"The real-world trace: {workload}")
+    found: dict[str, list[StudyResult]] = {}
+    for seed in (seeds or SEEDS[workload])[: 1 if quick else None]:
+        for one in runs(workload, seed):
+            key = f"{one.system}, seed {seed}"
+            if key not in done:
+                done[key] = simulated(one, QUICK_REQUESTS if quick else None)
+                write_runs(progress, done)
+            print(f"{workload}: {key}: {100 * done[key].result['slo_attainment']:.2f} %", file=sys.stderr, flush=True)
+            found.setdefault(one.system, []).append(done[key])
+    report.add(table(found), by_seed(found), cost_of_reconfiguration(found))
+    timelines = {system: outcomes[0].result["timeline"] for system, outcomes in found.items()}
+    (out / report_of(workload)).parent.mkdir(parents=True, exist_ok=True)
+    write_figure(out / picture_of(workload), draw_timelines(timelines))
+    report.write(out / report_of(workload))
 
 
 def report_of(study: str) -> Path:
     """The file of a study's report, below the directory of the output."""
-    return RESULTS / f"real_world_trace_{study}.md"
+    return RESULTS / f"real_world_{study}.md"
 
 
 def picture_of(study: str) -> Path:
@@ -213,16 +213,18 @@ def picture_of(study: str) -> Path:
 
 def main(
     *,
-    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated.")] = ",".join(map(str, SEEDS)),
-    studies: Annotated[str, typer.Option(help="Studies, comma-separated.")] = ",".join(STUDIES),
+    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated, in place of each study's own.")] = "",
+    studies: Annotated[str, typer.Option(help="Studies, comma-separated.")] = ",".join(SEEDS),
     quick: Quick = False,
     out: Out = None,
 ) -> None:
     """Run the studies, and write the reports and the plots. Runs finished before, in build/paper, are not repeated."""
-    names = tuple(studies.split(","))
-    if unknown := set(names) - STUDIES.keys():
-        raise typer.BadParameter(f"no study {', '.join(sorted(unknown))}; accepted: {', '.join(STUDIES)}")
-    run(place(quick=quick, out=out), quick=quick, seeds=tuple(map(int, seeds.split(","))), studies=names)
+    names = studies.split(",")
+    if unknown := set(names) - SEEDS.keys():
+        raise typer.BadParameter(f"no study {', '.join(sorted(unknown))}; accepted: {', '.join(SEEDS)}")
+    for name in names:
+        given = tuple(map(int, filter(None, seeds.split(","))))
+        run(place(quick=quick, out=out), name, quick=quick, seeds=given)
 
 
 if __name__ == "__main__":

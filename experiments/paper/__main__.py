@@ -1,10 +1,11 @@
-"""Run all studies one after another, and write docs/paper.md from their stored figures.
+"""Run all studies, one on each core, and write docs/paper.md from their stored figures.
 
 python -m experiments.paper [--quick] [--stored]
 """
 
 import importlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from time import process_time
@@ -54,25 +55,37 @@ def main(
     """Run every study, but no run that build/paper has, and write docs/paper.md with its plots."""
     directory = place(quick=quick, out=out)
     if not stored:
-        _timed("Real-world workload", partial(real_world_trace.run, directory, quick=quick))
-        for each in studies():
-            _timed(each.title, partial(each.run, directory, quick=quick))
+        tasks = {
+            **{name: partial(real_world_trace.run, directory, name, quick=quick) for name in real_world_trace.SEEDS},
+            **{name: partial(_run, name, directory, quick=quick) for name in STUDIES},
+        }
+        with ProcessPoolExecutor() as processes:
+            for ended in as_completed([processes.submit(_timed, name, run) for name, run in tasks.items()]):
+                print(ended.result(), flush=True)
     report = directory / "docs" / "paper.md"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(page(directory), encoding="utf-8")
     print(f"\nwritten: {report}")
 
 
-def _timed(title: str, run: Callable[[], None]) -> None:
-    """Print the title, and after the run its CPU time."""
-    print(f"\n{title}", flush=True)
+def _run(name: str, directory: Path, *, quick: bool) -> None:
+    _study(name).run(directory, quick=quick)
+
+
+def _timed(name: str, run: Callable[[], None]) -> str:
+    """Run a study. Returns: its name and CPU time."""
     start_s = process_time()
     run()
-    print(f"{title}: {(process_time() - start_s) / 60:.1f} CPU minutes", flush=True)
+    return f"{name}: {(process_time() - start_s) / 60:.1f} CPU minutes"
+
+
+def _study(name: str) -> Study:
+    found: Study = importlib.import_module(f"experiments.paper.{name}").STUDY
+    return found
 
 
 def studies() -> Sequence[Study]:
-    return [importlib.import_module(f"experiments.paper.{name}").STUDY for name in STUDIES]
+    return [_study(name) for name in STUDIES]
 
 
 def page(directory: Path) -> str:
@@ -80,7 +93,7 @@ def page(directory: Path) -> str:
     rows = [("Real-world workload", VERDICT), *((each.title, each.verdict) for each in studies()), *WITHOUT_STUDY]
     overview = markdown_table(("table or figure", "verdict"), rows)
     first = INTRODUCTION.read_text("utf-8").format(
-        overview=overview, policies=policies(), **{name: study(directory, name) for name in real_world_trace.STUDIES}
+        overview=overview, policies=policies(), **{name: study(directory, name) for name in real_world_trace.SEEDS}
     )
     return "\n".join([first, *(each.section(directory) for each in studies())])
 
