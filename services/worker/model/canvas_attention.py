@@ -94,8 +94,8 @@ def canvas_attention(
     spans: dict[int, list[Spans]], entries: Tensor, store: KvStore | None, config: ModelConfig, kernel: str
 ) -> Attend:
     """The attention of one batch. The fed tokens' keys and values are written to these entries of the store first;
-    without a store, the requests attend to the fed tokens alone. With `rows`, which must be all
-    those of the canvases, only these attend."""
+    without a store, the requests attend to the fed tokens alone. With `rows`, which must be all those of the canvases,
+    only these attend."""
     store = store if len(entries) else None
 
     def attend(layer: int, q: Tensor, kv: Tensor, rows: Tensor | None = None) -> Tensor:

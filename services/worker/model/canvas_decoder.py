@@ -124,8 +124,10 @@ def after_attention(x: Tensor, mixed: Tensor, norms: tuple[Tensor, ...], eps: fl
 def end_of_layer(
     x: Tensor, dense: Tensor, routed: Tensor, norms: tuple[Tensor, ...], scale: Tensor, eps: float
 ) -> Tensor:
-    """Add the normalized results of MLP and experts. Shapes: [T, W], weights [W] of the norms of
-    both and of their sum, scale [T, 1] -> [T, W]."""
+    """Add the normalized results of MLP and experts.
+
+    Shapes: [T, W], `norms`, [W] each: of the MLP's result, the experts', their sum; scale [T, 1] -> [T, W].
+    """
     width, (of_dense, of_routed, end) = x.shape[-1:], norms
     both = F.rms_norm(dense, width, of_dense, eps) + F.rms_norm(routed, width, of_routed, eps)
     return (x + F.rms_norm(both, width, end, eps)) * scale
