@@ -32,7 +32,7 @@ from shared.patterns.json_containers import (
 )
 from shared.patterns.json_scalars import QUOTE, constant, integer, limits, number, searched, string
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, automaton_of, either
-from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, without_annotations
+from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, assertions_of
 from shared.patterns.schema_merging import Schema, apart, merged, same, with_prefix_items, without_properties
 from shared.patterns.schema_narrowing import TYPES, in_own_scope, narrowed, needs_narrowing
 from shared.patterns.schema_references import References
@@ -102,7 +102,7 @@ class _Converter:
             return any_value(ANY_DEPTH) if schema is not False else None
         if not isinstance(schema, Mapping):
             raise BadInput(f"a schema must be an object, true or false, got {schema!r}", field)
-        schema = without_annotations(schema)
+        schema = assertions_of(schema)
         unsupported = next((name for name in UNSUPPORTED if name in schema), None)
         if unsupported is not None:
             raise BadInput(f"{unsupported} is not supported", field)
@@ -210,7 +210,7 @@ class _Converter:
             if depth == MAX_DEPTH:
                 return False, depths
             depths = {**depths, part["$ref"]: depth + 1}
-            siblings = without_annotations({name: value for name, value in part.items() if name != "$ref"})
+            siblings = assertions_of({name: value for name, value in part.items() if name != "$ref"})
             part = merged(in_own_scope(target, field), siblings, field, self._matches) if siblings else target
         return part, depths
 

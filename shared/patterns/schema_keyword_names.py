@@ -17,7 +17,7 @@ TYPE_INDEPENDENT = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type", 
 ASSERTIONS = frozenset({*TYPE_OF, *TYPE_INDEPENDENT, *UNSUPPORTED})  # others are annotations, as JSON Schema has it
 
 
-def without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
+def assertions_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that instances depend on. Draft 4's true or false beside a bound becomes the number of today."""
     found = {name: value for name, value in schema.items() if name in ASSERTIONS}
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.schema_keyword_names import without_annotations
+from shared.patterns.schema_keyword_names import assertions_of
 
 Schema = Mapping[str, Any]
 Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name within a field; raises BadInput
@@ -97,7 +97,7 @@ def listed_types(schema: Schema) -> list[Any]:
 
 def _with_additional_properties(schema: Schema, other: Schema, field: str, matches: Matches) -> dict[str, Any]:
     """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only `other` names."""
-    schema = without_annotations(schema)
+    schema = assertions_of(schema)
     if "const" in schema:
         values = [value for value in schema.get("enum", [schema["const"]]) if same(value, schema["const"])]
         schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}

@@ -1,6 +1,7 @@
 """Finds the schemas to which `$ref` refers, all within one schema."""
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -14,8 +15,8 @@ class References:
     """Those within `root`. A reference within an embedded schema that has a name counts from the root's name."""
 
     def __init__(self, root: Any) -> None:
-        self._base = next(_values(root, NAMES), "")
-        self._named = {self._base: root, **dict(_named(root, ""))}
+        self._root = root
+        self._base = next(_values(root, NAMES), "").rstrip("#")
 
     def find(self, reference: Any, field: str) -> Any:
         """The schema. Raises: BadInput if it is not within the root."""
@@ -24,9 +25,11 @@ class References:
         name, pointer = urldefrag(urljoin(self._base, reference))
         if pointer and not pointer.startswith("/"):
             name, pointer = f"{name}#{pointer}", ""
-        if name not in self._named:
-            raise BadInput(f"$ref {reference!r} refers to no schema within this one; begin it with #/", field)
-        found = self._named[name]
+        found = self._root
+        if name != self._base:
+            if name not in self._named:
+                raise BadInput(f"$ref {reference!r} refers to no schema within this one; begin it with #/", field)
+            found = self._named[name]
         for part in unquote(pointer).split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
@@ -36,6 +39,11 @@ class References:
             else:
                 raise BadInput(f"$ref {reference!r} refers to nothing", field)
         return found
+
+    @cached_property
+    def _named(self) -> dict[str, Any]:
+        """The schemas within the root by name and by anchor; most references need none."""
+        return dict(_named(self._root, ""))
 
 
 def _named(part: Any, base: str) -> Iterator[tuple[str, Any]]:
