@@ -1,63 +1,70 @@
 """Finds the schemas to which `$ref` refers, all within one schema."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from shared.errors import BadInput
 
-NAMES = ("$id", "id")  # `id` until draft 4
+IDS = ("$id", "id")  # `id` until draft 4
 ANCHORS = ("$anchor", "$dynamicAnchor")
 
 
 class References:
-    """Those within `root`. A reference within an embedded schema that has a name counts from the root's name."""
+    """Resolves references within `root`, each against the root's `$id`. JSON Schema takes the nearest `$id` around a
+    reference, which matters only within an embedded schema that has its own."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._base = next(_values(root, NAMES), "").rstrip("#")
+        self._base = urldefrag(next(_texts(root, IDS), ""))[0]
 
     def find(self, reference: Any, field: str) -> Any:
         """The schema. Raises: BadInput if it is not within the root."""
         if not isinstance(reference, str):
-            raise BadInput(f"$ref must be a text, got {reference!r}", field)
-        name, pointer = urldefrag(urljoin(self._base, reference))
-        if pointer and not pointer.startswith("/"):
-            name, pointer = f"{name}#{pointer}", ""
+            raise BadInput(f"$ref must be a string, got {reference!r}", field)
+        uri, fragment = urldefrag(_joined(self._base, reference))
+        is_anchor = fragment != "" and not fragment.startswith("/")
         found = self._root
-        if name != self._base:
-            if name not in self._named:
+        if is_anchor or uri != self._base:
+            key = f"{uri}#{fragment}" if is_anchor else uri
+            if key not in self._by_uri:
                 raise BadInput(f"$ref {reference!r} refers to no schema within this one; begin it with #/", field)
-            found = self._named[name]
-        for part in unquote(pointer).split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, Mapping) and key in found:
-                found = found[key]
+            found = self._by_uri[key]
+        for part in [] if is_anchor else unquote(fragment).split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, Mapping) and name in found:
+                found = found[name]
             else:
                 raise BadInput(f"$ref {reference!r} refers to nothing", field)
         return found
 
     @cached_property
-    def _named(self) -> dict[str, Any]:
-        """The schemas within the root by name and by anchor; most references need none."""
-        return dict(_named(self._root, ""))
+    def _by_uri(self) -> dict[str, Any]:
+        """The schemas that have an `$id` or an anchor. Built at first use: most references are paths."""
+        return dict(_identified(self._root, ""))
 
 
-def _named(part: Any, base: str) -> Iterator[tuple[str, Any]]:
-    """The schemas with names or anchors, by both; `base`: the name around the part."""
-    for name in _values(part, NAMES):
-        base = urljoin(base, name)
-        yield base.rstrip("#"), part
-    for anchor in _values(part, ANCHORS):
+def _identified(part: Any, base: str) -> Iterator[tuple[str, Any]]:
+    """Each schema that has an `$id` or an anchor, with its URI; `base`: the URI around the part."""
+    for own in _texts(part, IDS):
+        yield _joined(base, own).rstrip("#"), part
+        base = urldefrag(_joined(base, own))[0]
+    for anchor in _texts(part, ANCHORS):
         yield f"{base}#{anchor}", part
-    for inner in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
-        yield from _named(inner, base)
+    inner: Iterable[Any] = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
+    for each in inner:
+        yield from _identified(each, base)
 
 
-def _values(part: Any, keywords: tuple[str, ...]) -> Iterator[str]:
+def _joined(base: str, reference: str) -> str:
+    """The URI of a reference. `urljoin` drops the base of a fragment for schemes that it does not know, such as urn."""
+    return base + reference if reference.startswith("#") else urljoin(base, reference)
+
+
+def _texts(part: Any, keywords: tuple[str, ...]) -> Iterator[str]:
     """The values of these keywords that are texts."""
     if isinstance(part, Mapping):
         yield from (part[name] for name in keywords if isinstance(part.get(name), str))

@@ -160,6 +160,14 @@ SCHEMAS: list[Any] = [
         "$defs": {"a": {"$id": "part.json", "type": "null"}, "b": {"$anchor": "two", "const": 2}},
         "prefixItems": [{"$ref": "part.json"}, {"$ref": "#two"}, {"$ref": "all.json#/$defs/b"}],
     },
+    *(
+        {
+            "$id": own,
+            "$defs": {"a": {"type": "null"}, "b": {"$anchor": "two", "const": 2}},
+            "prefixItems": [{"$ref": "#/$defs/a"}, {"$ref": "#two"}],
+        }
+        for own in ("urn:uuid:6f1c2b1e-8f5e-4f6a-9d53-7f6c2b1e8f5e", "tag:example.com,2026:all", "urn:a:b#")
+    ),
     {
         "$schema": "http://json-schema.org/draft-04/schema#",
         "id": "http://example.com/#",
