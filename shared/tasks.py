@@ -33,7 +33,8 @@ async def run_beside(main: Coroutine[Any, Any, object], background: Iterable[Cor
 
 @asynccontextmanager
 async def during(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Run `work` until the block ends, and cancel it then. Raises: its error, if it has ended with one."""
+    """Run `work` in the background until the block ends, then cancel it. If `work` fails, the block still runs to its
+    end. Raises: the block's error, else that of `work`."""
     task = asyncio.create_task(work)
     try:
         yield
