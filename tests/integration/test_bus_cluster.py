@@ -17,7 +17,7 @@ from experiments.live_cluster import CELL
 from services.scheduler.io import delivery_watch
 from services.scheduler.io.delivery_watch import DeliveryWatch
 from services.scheduler.io.kept_streams import KeptStreams
-from shared.bus.client import Bus
+from shared.bus.client import Bus, until_answered
 from shared.bus.errors import BUS_ERRORS
 from shared.bus.subjects import request_consumer, stream_names
 from shared.bus.watch import BusWatch, Look
@@ -47,12 +47,12 @@ async def test_an_existing_cell_gets_the_number_of_replicas_and_keeps_its_messag
 ) -> None:
     _, url, bus = cluster
     await bus.ensure_set_up(replicas=1)
-    await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
+    await stored(bus, "r1")
     await bus.ensure_set_up(replicas=3)
     await leaders(url)  # every server has every stream
-    infos = [await bus.js.stream_info(name) for name in stream_names(bus.subjects)]
+    infos = [await bus.wait_for_stream(name) for name in stream_names(bus.subjects)]
     assert {info.config.num_replicas for info in infos} == {3}
-    assert (await bus.js.stream_info(bus.subjects.stream("REQUESTS"))).state.messages == 1
+    assert (await bus.wait_for_stream(bus.subjects.stream("REQUESTS"))).state.messages == 1
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ async def test_an_acknowledgement_that_a_failing_server_lost_is_sent_again(
     await bus.ensure_set_up(replicas=3)
     stream = bus.subjects.stream("REQUESTS")
     async with receiving(bus, TextModel(tiny_model_dir, "tiny")) as intake:
-        await retry(partial(bus.store, bus.subjects.requests, Request(request_id="r", prompt="x")))
+        await stored(bus, "r")
         arrived = await intake.arrived()
         others = {str(bus.nc._server_info["server_name"]), (await leaders(url))[bus.subjects.stream("OUTCOMES")]}
         leader = await leader_beside(others, bus, stream)
@@ -90,19 +90,25 @@ async def test_a_slow_request_is_no_loss_after_a_change_of_leader(
     _, _, bus = cluster
     await bus.ensure_set_up(replicas=3)
     stream, config = bus.subjects.stream("REQUESTS"), request_consumer(1)
-    for request_id in ("before", "long"):
-        await retry(partial(bus.store, bus.subjects.requests, Request(request_id=request_id, prompt="x")))
-    await bus.js.delete_msg(stream, 1)
+    await stored(bus, "before")
+    await until_answered("empty the stream", partial(bus.js.purge_stream, stream))
+    await stored(bus, "long")
     watch = DeliveryWatch(bus, stream, str(config.durable_name), lambda sequence: sequence == 2)
-    info = await bus.js.add_consumer(stream, config)
+    info = await until_answered("create the consumer", partial(bus.js.add_consumer, stream, config))
     watch.start(info)
-    [msg] = await (await bus.js.pull_subscribe_bind(str(config.durable_name), stream)).fetch(1)
+    pulling = await bus.js.pull_subscribe_bind(str(config.durable_name), stream)
+    [msg] = await until_answered("fetch a request", partial(pulling.fetch, 1))
     watch.note(msg)
     await leader_beside({str(info.cluster and info.cluster.leader)}, bus, stream)
     for _ in range(2):
         await watch.check(Look())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(watch.wait_for_loss(), 0.01)
+
+
+async def stored(bus: Bus, request_id: str) -> None:
+    """Store a request, as soon as the cluster has chosen who leads its stream."""
+    await retry(partial(bus.store, bus.subjects.requests, Request(request_id=request_id, prompt="x")))
 
 
 async def leader_beside(others: set[str], bus: Bus, stream: str) -> str:
@@ -142,7 +148,7 @@ async def test_an_emptied_stream_of_steps_is_noticed(cluster: tuple[BusServers, 
     await bus.ensure_set_up(replicas=1)
     lost = asyncio.Event()
     watch = watch_steps(bus, lost)
-    await bus.js.publish(bus.subjects.steps("i1"), b"x")
+    await until_answered("publish a step", partial(bus.js.publish, bus.subjects.steps("i1"), b"x"))
     leader = (await leaders(url))[bus.subjects.stream("STEPS")]
     await watch.look()
     assert not lost.is_set()
