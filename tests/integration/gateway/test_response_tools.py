@@ -15,6 +15,10 @@ CALL = '{"name": "add", "arguments": {}}'
 ADDED = ("function_call", "add", "{}")
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
+
+
 def outputs_of(response: Any) -> list[Any]:
     return [
         (item.type, item.name, item.arguments) if item.type == "function_call" else item.content[0].text
@@ -32,6 +36,8 @@ async def test_a_response_has_the_calls_as_items_whole_and_streamed(gateway: Run
             (f"{CALL}\nIt is 3.", {}, [ADDED, "It is 3."]),
             ("It is 3.", {}, ["It is 3."]),
             (CALL, {"tool_choice": "none"}, [CALL]),
+            (CALL, {"tool_choice": allowed("required", "add")}, [ADDED]),
+            (CALL, {"tool_choice": allowed("auto")}, [CALL]),
         ):
             gateway.scheduler.answer = lambda _, answer=answer: answer  # type: ignore[misc]
             body: Any = {**BODY, **fields}

@@ -26,9 +26,14 @@ def named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    built_in = {"type": "web_search"}  # of which another server has many
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*map(named, names), built_in]}}
+
+
 ADD, SUB = tool("add"), tool("sub", description="Subtracts.")
-CALL = '{"name": "add", "arguments": {"a": 1}}'
-OTHER = '{"name": "sub", "arguments": {"a": 2}}'
+ARGUMENTS = {"add": '{"a": 1}', "sub": '{"a": 2}'}
+CALL, OTHER = (f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in ARGUMENTS.items())
 
 
 def prompt_of(scheduler: AnsweringScheduler, text: TextModel) -> str:
@@ -43,6 +48,7 @@ REPLIES: list[tuple[dict[str, Any], str, str | None, list[str], str]] = [
     ({"tool_choice": named("add")}, CALL, None, ["add"], "stop"),
     ({"parallel_tool_calls": False}, f"{CALL}\n{OTHER}", None, ["add"], "tool_calls"),
     ({"tool_choice": "none"}, CALL, CALL, [], "stop"),
+    ({"tool_choice": allowed("auto", "sub")}, OTHER, None, ["sub"], "tool_calls"),
 ]
 
 
@@ -59,8 +65,7 @@ async def test_a_reply_has_the_calls_whole_and_streamed(gateway: RunningGateway)
             assert len(set(ids)) == len(ids)
             for choice in (whole, streamed):
                 calls = [call.function for call in choice.message.tool_calls or []]
-                arguments = ['{"a": 1}', '{"a": 2}'][: len(calls)]
-                assert [call.arguments for call in calls] == arguments
+                assert [call.arguments for call in calls] == [ARGUMENTS[call.name] for call in calls]
                 found = [choice.message.content or None, [call.name for call in calls], choice.finish_reason]
                 assert found == expected, fields
 
@@ -75,6 +80,7 @@ PATTERNS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"tool_choice": "required"}, [CALL, f"{CALL}\n{OTHER}"], ["Hello", CALL.replace("1", '"x"'), ""]),
     ({"tool_choice": "required", "parallel_tool_calls": False}, [CALL, OTHER], [f"{CALL}\n{OTHER}"]),
     ({"tool_choice": named("sub")}, [OTHER], [CALL, f"{OTHER}\n{OTHER}", "Hello"]),
+    ({"tool_choice": allowed("required", "sub")}, [OTHER, f"{OTHER}\n{OTHER}"], [CALL, "Hello"]),
     ({"tools": [tool("add", strict=True)]}, [CALL, "Hello {"], [OTHER, CALL.replace("1", '"x"')]),
     (
         {"tools": [tool("add", parameters={"type": "object", "properties": {}})], "tool_choice": "required"},
@@ -120,6 +126,8 @@ async def test_the_prompt_has_the_tools_the_calls_and_their_results(gateway: Run
     assert counted.json()["count"] == reply.json()["usage"]["prompt_tokens"]
     await gateway.http.post(PATH, json={**body, "tool_choice": "none"})
     assert "parameters" not in prompt_of(gateway.scheduler, text)
+    await gateway.http.post(PATH, json={**CHAT, "tools": [ADD, SUB], "tool_choice": allowed("auto", "sub")})
+    assert [name in prompt_of(gateway.scheduler, text) for name in ('"add"', '"sub"')] == [False, True]
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -129,8 +137,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         ({"tools": [tool("a b")]}, "tools[0].function.name", "must match ^[A-Za-z0-9_.-]"),
         ({"tools": [ADD, ADD]}, "tools", "two functions with the name 'add'"),
         ({"tools": [ADD] * 129}, "tools", "at most 128"),
-        ({"tools": [ADD], "tool_choice": named("mul")}, "tool_choice", "names no function of tools; they are add"),
-        ({"tools": [ADD], "tool_choice": "all"}, "tool_choice", "must be 'none', 'auto', 'required' or {"),
+        ({"tools": [ADD], "tool_choice": named("mul")}, "tool_choice",
+         "names 'mul', no function of tools; they are add"),
+        ({"tools": [ADD], "tool_choice": allowed("auto", "add", "mul")}, "tool_choice", "names 'mul', no function"),
+        ({"tools": [ADD], "tool_choice": allowed("required")}, "tool_choice", "only allowed with functions"),
+        ({"tools": [ADD], "tool_choice": allowed("some", "add")}, "tool_choice.mode", "must be 'auto' or 'required'"),
+        ({"tools": [ADD], "tool_choice": {"type": "function"}}, "tool_choice.name", "is required"),
+        ({"tools": [ADD], "tool_choice": "all"}, "tool_choice", "must be 'none', 'auto', 'required', {"),
         ({"tool_choice": "required"}, "tool_choice", "only allowed with functions in tools"),
         ({"tools": [tool("a", parameters={"type": "string"})], "tool_choice": "required"},
          "tools[0].function.parameters", "must be of the type object"),

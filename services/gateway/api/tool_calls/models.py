@@ -1,18 +1,18 @@
 """The fields with which a client describes tools, chooses among them, and sends calls back: those of OpenAI's chats,
 and what the bodies of all APIs share."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.base_models import Lenient, wrong_field
 from services.gateway.api.other_fields import LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 
 MAX_TOOLS = 128
-MODES = ("none", "auto", "required")
+MODES = {"none": "none", "auto": "auto", "required": "required", "any": "required"}  # `any` is Mistral's
 BUILT_IN = leaving_out("(?!function$).+")
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
@@ -55,6 +55,30 @@ class NamedTool(Lenient):
     function: FunctionName | None = None
     name: str | None = None
 
+    @model_validator(mode="after")
+    def _require_name(self) -> Self:
+        if self.function is None and self.name is None:
+            raise wrong_field("name", "is required")
+        return self
+
+    @property
+    def chosen(self) -> str:
+        return self.function.name if self.function is not None else str(self.name)
+
+
+class AllowedTools(Lenient):
+    """The choice of some functions, among which the model chooses. Chats have its fields in one of its own name."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[Annotated[OrLeftOut[NamedTool], BUILT_IN]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_responses_have_it(cls, sent: Any) -> Any:
+        inner = sent.get("allowed_tools") if isinstance(sent, dict) else None
+        return {"type": sent["type"], **inner} if isinstance(inner, dict) else sent
+
 
 class CalledFunction(Lenient):
     name: str
@@ -69,22 +93,26 @@ class ToolCall(Lenient):
     function: CalledFunction
 
 
-def _check_choice(choice: Any) -> Any:
-    """`any` is Mistral's for `required`."""
-    named = None
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        named = choice.get("function") or choice
-    if choice is None or choice in MODES or (isinstance(named, dict) and isinstance(named.get("name"), str)):
-        return choice
-    if choice == "any":
-        return "required"
-    forms = "{'type': 'function', 'function': {'name': '...'}}, of responses also {'type': 'function', 'name': '...'}"
-    raise unsupported(f"must be {', '.join(map(repr, MODES))} or {forms}")
+Mode = Annotated[Literal["none", "auto", "required"], BeforeValidator(lambda mode: MODES.get(mode, mode))]
+CHOICES = (
+    "must be 'none', 'auto', 'required', {'type': 'function', 'function': {'name': '...'}} or "
+    "{'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': [...]}}; in responses, what these two have "
+    "below function and allowed_tools lies beside type"
+)
+
+
+def _kind_of_choice(choice: Any) -> str | None:
+    if isinstance(choice, str):
+        return "Mode" if choice in MODES else None
+    kind = choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", None)
+    return {"function": "NamedTool", "allowed_tools": "AllowedTools"}.get(kind) if isinstance(kind, str) else None
 
 
 ToolChoice = Annotated[
-    Literal["none", "auto", "required"] | NamedTool,
-    BeforeValidator(_check_choice, json_schema_input_type=Literal["none", "auto", "required"] | NamedTool),
+    Annotated[Mode, Tag("Mode")]
+    | Annotated[NamedTool, Tag("NamedTool")]
+    | Annotated[AllowedTools, Tag("AllowedTools")],
+    Discriminator(_kind_of_choice, custom_error_type="unsupported", custom_error_message=CHOICES),
 ]
 Tools = Annotated[list[Annotated[OrLeftOut[Tool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
@@ -95,13 +123,17 @@ class CallRules(NamedTuple):
     mode: str | None = None
     named: str | None = None
     parallel: bool | None = None
+    allowed: Collection[str] | None = None
 
     @classmethod
-    def of(cls, choice: NamedTool | str | None, parallel: bool | None) -> Self:
+    def of(cls, choice: NamedTool | AllowedTools | str | None, parallel: bool | None) -> Self:
         """Of a chat or a response."""
-        if not isinstance(choice, NamedTool):
-            return cls(choice, None, parallel)
-        return cls(None, choice.function.name if choice.function is not None else choice.name, parallel)
+        if isinstance(choice, NamedTool):
+            return cls(named=choice.chosen)
+        if isinstance(choice, AllowedTools):
+            allowed = [tool.chosen for tool in choice.tools if isinstance(tool, NamedTool)]
+            return cls(choice.mode, None, parallel, allowed)
+        return cls(choice, None, parallel)
 
 
 class WithTools(Lenient):

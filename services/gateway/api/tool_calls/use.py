@@ -1,6 +1,6 @@
 """Writes the tools of a body into its prompt and its pattern, and finds the calls in its reply."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -59,27 +59,36 @@ class ToolUse:
 
     @classmethod
     def of(
-        cls, syntax: CallSyntax, tools: Sequence[UsableTool], mode: str | None, named: str | None, parallel: bool | None
+        cls,
+        syntax: CallSyntax,
+        tools: Sequence[UsableTool],
+        mode: str | None,
+        named: str | None,
+        parallel: bool | None,
+        allowed: Collection[str] | None,
     ) -> Self:
         """`mode`: none, auto (None) or required; `named`: the one tool that the client has chosen; `parallel` false: at
-        most one call.
+        most one call; `allowed`: the tools among which the model may choose (None: all).
 
-        Raises: BadInput naming the field if two tools have the same name, or none has the chosen one.
+        Raises: BadInput naming the field if two tools have the same name, or none has a chosen one.
         """
         names = [tool.name for tool in tools]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise BadInput(f"tools has two functions with the name {repeated!r}", "tools")
-        if not names and (named is not None or mode == "required"):
+        chosen = [named] if named is not None else names if allowed is None else allowed
+        if not (names and chosen) and (chosen or mode == "required"):
             raise BadInput("tool_choice is only allowed with functions in tools", "tool_choice")
-        if named is not None and named not in names:
-            raise BadInput(f"tool_choice names no function of tools; they are {', '.join(names)}", "tool_choice")
+        missing = next((name for name in chosen if name not in names), None)
+        if missing is not None:
+            known = ", ".join(names)
+            raise BadInput(f"tool_choice names {missing!r}, no function of tools; they are {known}", "tool_choice")
         if mode == "none":
             return cls(syntax)
+        usable = [tool for tool in tools if tool.name in chosen]
         if named is not None:
-            chosen = [tool for tool in tools if tool.name == named]
-            return cls(syntax, chosen, is_required=True, several=False, is_named=True)
-        return cls(syntax, tools, is_required=mode == "required", several=parallel is not False)
+            return cls(syntax, usable, is_required=True, several=False, is_named=True)
+        return cls(syntax, usable, is_required=mode == "required", several=parallel is not False)
 
     def chat(
         self, turns: Sequence[Turn], *, opens_reply: bool = True, options: Mapping[str, Any] | None = None
