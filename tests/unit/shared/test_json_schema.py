@@ -324,12 +324,29 @@ def test_schemas_of_several_fields_share_the_limits() -> None:
         ({"type": "array", "allOf": [{"maxItems": 1}, {"maxItems": 2}]}, [[], [1]], [[1, 2]]),
         ({"type": "object", "allOf": [{"maxProperties": 1}, {"maxProperties": 2}]}, [{}, {"a": 1}], [{"a": 1, "b": 1}]),
         ({"allOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, [2], [1, 3]),
+        ({"allOf": [{"type": "integer"}, {"type": "number"}]}, [3], [1.5, "a"]),
+        ({"allOf": [{"type": ["number", "null"]}, {"type": "number"}]}, [3, 1.5], [None]),
+        (
+            {
+                "type": "object",
+                "propertyNames": {"pattern": "^a"},
+                "additionalProperties": False,
+                "patternProperties": {"^a": {"type": "integer"}, "^b": {"type": "null"}},
+            },
+            [{"a": 1}],
+            [{"b": None}],
+        ),
     ],
 )
 def test_of_two_bounds_both_hold(schema: object, accepted: list[object], refused: list[object]) -> None:
     automaton = automaton_of(schema_part(schema))
     assert [value for value in accepted if not automaton.accepts(json.dumps(value))] == []
     assert [value for value in refused if automaton.accepts(json.dumps(value))] == []
+
+
+def test_a_class_by_property_has_no_control_characters() -> None:
+    automaton = automaton_of(schema_part({"type": "string", "pattern": r"^\P{L}$"}))
+    assert [character for character in "~\x7f\x80é" if automaton.accepts(f'"{character}"')] == ["~", "\x80"]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 9), (7, 123), (-105, 98), (19, 21), (89, 111), (-9, -3), (100, 305)])
