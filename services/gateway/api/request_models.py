@@ -24,8 +24,8 @@ from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat
-from services.gateway.api.tool_calls.models import CallRules, ToolCall, ToolChoice, Tools, WithTools
-from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.api.tool_calls.models import ToolCall, ToolChoice, Tools, WithTools, call_rules
+from services.gateway.api.tool_calls.use import CallRules, ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import (
     MAX_BIASED_TOKENS,
@@ -317,7 +317,7 @@ class ChatBody(CompletionBody, WithTools):
 
     @property
     def choice(self) -> CallRules:
-        return CallRules.of(self.tool_choice, self.parallel_tool_calls)
+        return call_rules(self.tool_choice, self.parallel_tool_calls)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:

@@ -15,8 +15,8 @@ from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Chat
 from services.gateway.api.request_models import MaxTokens, ServedBody, StopStrings
-from services.gateway.api.tool_calls.models import CallRules, WithTools
-from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.api.tool_calls.models import WithTools
+from services.gateway.api.tool_calls.use import CallRules, ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 
 CALLS_AND_RESULTS = {"tool_use": "assistant", "tool_result": "user"}  # the role of a message that may have them

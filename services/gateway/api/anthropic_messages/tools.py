@@ -10,7 +10,8 @@ from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.chat_turns import Turn, call, turn
 from services.gateway.api.content import MAX_KIND_LENGTH, TextOrParts, TextPart, check_parts, joined
 from services.gateway.api.other_fields import OrLeftOut, leaving_out
-from services.gateway.api.tool_calls.models import MAX_TOOLS, CallRules, NamedFunction
+from services.gateway.api.tool_calls.models import MAX_TOOLS, NamedFunction
+from services.gateway.api.tool_calls.use import CallRules
 
 
 class MessageTool(NamedFunction):

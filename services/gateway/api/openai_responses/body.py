@@ -13,7 +13,8 @@ from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import MaxTokens, MetadataKey, MetadataValue, ServedBody
-from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, CallRules, Function, ToolChoice, WithTools
+from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, Function, ToolChoice, WithTools, call_rules
+from services.gateway.api.tool_calls.use import CallRules
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
 
@@ -173,7 +174,7 @@ class ResponseBody(ServedBody, WithTools):
 
     @property
     def choice(self) -> CallRules:
-        return CallRules.of(self.tool_choice, self.parallel_tool_calls)
+        return call_rules(self.tool_choice, self.parallel_tool_calls)
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""

@@ -1,18 +1,17 @@
 """The fields with which a client describes tools, chooses among them, and sends calls back: those of OpenAI's chats,
 and what the bodies of all APIs share."""
 
-from collections.abc import Collection, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
 from services.gateway.api.other_fields import LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.tool_calls.call_syntax import CallSyntax
-from services.gateway.api.tool_calls.use import ToolUse, UsableTool
+from services.gateway.api.tool_calls.use import CallRules, ToolUse, UsableTool
 
 MAX_TOOLS = 128
-MODES = {"none": "none", "auto": "auto", "required": "required", "any": "required"}  # `any` is Mistral's
 BUILT_IN = leaving_out("(?!function$).+")
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
@@ -93,7 +92,9 @@ class ToolCall(Lenient):
     function: CalledFunction
 
 
-Mode = Annotated[Literal["none", "auto", "required"], BeforeValidator(lambda mode: MODES.get(mode, mode))]
+ANY = "any"  # Mistral's name of `required`
+MODES = ("none", "auto", "required", ANY)
+Mode = Annotated[Literal["none", "auto", "required"], BeforeValidator(lambda mode: "required" if mode == ANY else mode)]
 CHOICES = (
     "must be 'none', 'auto', 'required', {'type': 'function', 'function': {'name': '...'}} or "
     "{'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': [...]}}; in responses, what these two have "
@@ -117,23 +118,14 @@ ToolChoice = Annotated[
 Tools = Annotated[list[Annotated[OrLeftOut[Tool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-class CallRules(NamedTuple):
-    """The rules for calls, as in `ToolUse.of`."""
-
-    mode: str | None = None
-    named: str | None = None
-    parallel: bool | None = None
-    allowed: Collection[str] | None = None
-
-    @classmethod
-    def of(cls, choice: NamedTool | AllowedTools | str | None, parallel: bool | None) -> Self:
-        """Of a chat or a response."""
-        if isinstance(choice, NamedTool):
-            return cls(named=choice.chosen)
-        if isinstance(choice, AllowedTools):
-            allowed = [tool.chosen for tool in choice.tools if isinstance(tool, NamedTool)]
-            return cls(choice.mode, None, parallel, allowed)
-        return cls(choice, None, parallel)
+def call_rules(choice: NamedTool | AllowedTools | str | None, parallel: bool | None) -> CallRules:
+    """Of a chat or a response."""
+    if isinstance(choice, NamedTool):
+        return CallRules(named=choice.chosen)
+    if isinstance(choice, AllowedTools):
+        allowed = [tool.chosen for tool in choice.tools if isinstance(tool, NamedTool)]
+        return CallRules(choice.mode, parallel=parallel, allowed=allowed)
+    return CallRules(choice, parallel=parallel)
 
 
 class WithTools(Lenient):
@@ -149,4 +141,4 @@ class WithTools(Lenient):
         """The tools that the model may call. Raises: as ToolUse.of."""
         tools = enumerate(self.tools or ())
         usable = [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
-        return ToolUse.of(syntax, usable, *self.choice)
+        return ToolUse.of(syntax, usable, self.choice)

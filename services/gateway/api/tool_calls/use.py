@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from services.gateway.api.chat_turns import Turn
 from services.gateway.api.prompts import Chat
@@ -47,6 +47,16 @@ class UsableTool:
         return self.parameters if declares or self.parameters.get("additionalProperties") else NO_ARGUMENTS
 
 
+class CallRules(NamedTuple):
+    """Rules for the calls of a reply. `mode`: none, auto (None) or required; `named`: the one tool that the client has
+    chosen; `parallel` false: at most one call; `allowed`: the tools among which the model may choose (None: all)."""
+
+    mode: str | None = None
+    named: str | None = None
+    parallel: bool | None = None
+    allowed: Collection[str] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools that the model may call, and the rules for calls."""
@@ -58,20 +68,9 @@ class ToolUse:
     is_named: bool = False
 
     @classmethod
-    def of(
-        cls,
-        syntax: CallSyntax,
-        tools: Sequence[UsableTool],
-        mode: str | None,
-        named: str | None,
-        parallel: bool | None,
-        allowed: Collection[str] | None,
-    ) -> Self:
-        """`mode`: none, auto (None) or required; `named`: the one tool that the client has chosen; `parallel` false: at
-        most one call; `allowed`: the tools among which the model may choose (None: all).
-
-        Raises: BadInput naming the field if two tools have the same name, or none has a chosen one.
-        """
+    def of(cls, syntax: CallSyntax, tools: Sequence[UsableTool], rules: CallRules) -> Self:
+        """Raises: BadInput naming the field if two tools have the same name, or none has a chosen one."""
+        mode, named, parallel, allowed = rules
         names = [tool.name for tool in tools]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
