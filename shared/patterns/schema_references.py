@@ -43,7 +43,7 @@ class References:
 
     @cached_property
     def _by_uri(self) -> dict[str, Any]:
-        """The schemas that have an `$id` or an anchor. Built at first use: most references are paths."""
+        """The schemas that have an `$id` or an anchor. Built at first use: most references are JSON pointers."""
         return dict(_identified(self._root, ""))
 
 

@@ -48,7 +48,7 @@ class FunctionName(Lenient):
 
 
 class NamedTool(Lenient):
-    """The choice of one function, which is then called once: as chats have it, or as responses have it."""
+    """The choice of one function, which is then called once. Chats send `function.name`, responses `name`."""
 
     type: Literal["function"]
     function: FunctionName | None = None
@@ -66,7 +66,8 @@ class NamedTool(Lenient):
 
 
 class AllowedTools(Lenient):
-    """The choice of some functions, among which the model chooses. Chats have its fields in one of its own name."""
+    """The choice of some functions, among which the model chooses. Chats send `mode` and `tools` within
+    `allowed_tools`, responses beside `type`."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -97,8 +98,8 @@ MODES = ("none", "auto", "required", ANY)
 Mode = Annotated[Literal["none", "auto", "required"], BeforeValidator(lambda mode: "required" if mode == ANY else mode)]
 CHOICES = (
     "must be 'none', 'auto', 'required', {'type': 'function', 'function': {'name': '...'}} or "
-    "{'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': [...]}}; in responses, what these two have "
-    "below function and allowed_tools lies beside type"
+    "{'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': [...]}}; in responses, "
+    "name, or mode and tools, lie beside type"
 )
 
 
@@ -119,7 +120,7 @@ Tools = Annotated[list[Annotated[OrLeftOut[Tool], BUILT_IN]], Field(max_length=M
 
 
 def call_rules(choice: NamedTool | AllowedTools | str | None, parallel: bool | None) -> CallRules:
-    """Of a chat or a response."""
+    """The rules that `tool_choice` of a chat or of the Responses API states."""
     if isinstance(choice, NamedTool):
         return CallRules(named=choice.chosen)
     if isinstance(choice, AllowedTools):

@@ -48,8 +48,11 @@ class UsableTool:
 
 
 class CallRules(NamedTuple):
-    """Rules for the calls of a reply. `mode`: none, auto (None) or required; `named`: the one tool that the client has
-    chosen; `parallel` false: at most one call; `allowed`: the tools among which the model may choose (None: all)."""
+    """Rules for the calls of a reply.
+
+    `mode`: none, auto (as None) or required; `named`: the one tool that the client has chosen; `parallel` false: one
+    call at most; `allowed`: the tools among which the model may choose (None: all).
+    """
 
     mode: str | None = None
     named: str | None = None
@@ -69,7 +72,7 @@ class ToolUse:
 
     @classmethod
     def of(cls, syntax: CallSyntax, tools: Sequence[UsableTool], rules: CallRules) -> Self:
-        """Raises: BadInput naming the field if two tools have the same name, or none has a chosen one."""
+        """Raises: BadInput naming the field if two tools have the same name, or a chosen one is missing."""
         mode, named, parallel, allowed = rules
         names = [tool.name for tool in tools]
         repeated = next((name for name in names if names.count(name) > 1), None)
