@@ -81,6 +81,12 @@ def test_only_the_proxy_is_set_to_run_as_root(system: dict[str, Any]) -> None:
     assert "\nUSER dilaserve\n" in (COMPOSE / "Dockerfile").read_text()
 
 
+def test_kernels_are_compiled_into_a_volume_as_no_code_runs_from_tmp(system: dict[str, Any]) -> None:
+    volumes = system["services"]["reconfigurator"]["environment"]["DILASERVE_WORKER_VOLUMES"]
+    target = volumes.rpartition(":")[2]
+    assert f"TORCHINDUCTOR_CACHE_DIR={target}/" in (COMPOSE / "Dockerfile").read_text()
+
+
 def test_clients_need_a_key_unless_a_variable_is_false(system: dict[str, Any]) -> None:
     assert _default(system["services"]["gateway"]["environment"]["DILASERVE_AUTH"]) == "true"
 
