@@ -1,5 +1,6 @@
 """`dilaserve profile`: measures the latency profile of a model on this machine."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -56,4 +57,5 @@ def profile(
 
         save = partial(save_profile, model=default_model_name(model), device=measured_on, profile=measured)
         in_database(database_url, save)
-    typer.echo(f"{out} is written: TP {tp}. Next: dilaserve up --model {model} --profile {out}")
+    serve = shlex.join(["dilaserve", "up", "--model", model, "--profile", str(out)])
+    typer.echo(f"{out} is written: TP {tp}. Next: {serve}")

@@ -1,5 +1,6 @@
 """`dilaserve train-predictor`: trains the step predictor of a model."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,7 +79,8 @@ def train_predictor(
         "tokens_per_step": dict(zip(trained.card.thresholds, trained.card.tokens_per_step, strict=True)),
         "step_ms": 1000 * tested.fixed.seconds / tested.fixed.iterations,
     }
-    done = f"{out} is written. Next: dilaserve up --model {model} --predictor {out}"
+    serve = shlex.join(["dilaserve", "up", "--model", model, "--predictor", str(out)])
+    done = f"{out} is written. Next: {serve}"
     typer.echo(msgspec.json.encode(report).decode() if json else f"{_format(report)}\n{done}")
 
 

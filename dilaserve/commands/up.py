@@ -1,6 +1,7 @@
 """`dilaserve up`: the embedded cluster on one machine."""
 
 import os
+import shlex
 import shutil
 import sys
 from functools import partial
@@ -66,7 +67,8 @@ def _print_ready(stack: "Stack", addresses: "Addresses") -> None:
     from dilaserve.outputs import open_console  # noqa: PLC0415
 
     console = open_console()
-    count, name, program = len(stack.instances), stack.model_name, _program()
+    count, name, program = len(stack.instances), stack.model_name, shlex.quote(_program())
+    data_dir = shlex.quote(str(stack.options.data_dir))
     instances = "1 instance" if count == 1 else f"{count} instances"
     key = " -H 'Authorization: Bearer KEY'" if stack.auth else ""
     console.print(f"\n[bold green]DiLaServe is ready[/] on [bold]{addresses.url}[/] ({name}, {instances})\n")
@@ -76,14 +78,14 @@ def _print_ready(stack: "Stack", addresses: "Addresses") -> None:
         markup=False,
     )
     if stack.auth:
-        console.print(f"  API keys:       {program} keys create NAME --data-dir {stack.options.data_dir}", markup=False)
+        console.print(f"  API keys:       {program} keys create NAME --data-dir {data_dir}", markup=False)
     if stack.metrics_ports:
         ports = f"{stack.metrics_ports[0]} to {stack.metrics_ports[-1]}"
         console.print(f"  Metrics:        {addresses.url}/metrics, and on ports {ports}", markup=False)
     console.print(
         f"  Console:        {addresses.url}/\n"
         f"  OpenAI clients: base_url={addresses.url}/v1, {'the' if stack.auth else 'any'} api_key\n"
-        f"  Cluster:        {program} status --data-dir {stack.options.data_dir}\n"
+        f"  Cluster:        {program} status --data-dir {data_dir}\n"
         "  Stop:           Ctrl-C\n",
         markup=False,
     )

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def model(given: str) -> Finding:
         return Finding("model", True, f"{given}, without a chat template: chats are refused", "add chat_template.jinja")
     if (directory / "predictor" / CARD_FILE).is_file():
         return Finding("model", True, f"{given}, with a step predictor")
-    fix = f"dilaserve tune --model {given} --prompts FILE.jsonl --out DIR"
+    fix = f"dilaserve tune --model {shlex.quote(given)} --prompts FILE.jsonl --out DIR"
     return Finding("model", True, f"{given}, without a step predictor", fix)
 
 
@@ -142,9 +143,8 @@ def profile(path: Path | None) -> Finding:
     try:
         degrees = read_profile(path).tp_degrees
     except BadInput as error:
-        return Finding(
-            "latency profile", False, error.message, f"measure it: dilaserve profile --model DIR --out {path}"
-        )
+        fix = f"measure it: dilaserve profile --model DIR --out {shlex.quote(str(path))}"
+        return Finding("latency profile", False, error.message, fix)
     return Finding("latency profile", True, f"{path}: TP {', '.join(map(str, degrees))}")
 
 

@@ -99,10 +99,10 @@ async def test_the_command_writes_the_profile_to_a_file_and_the_database(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "profile.csv"
+    out = tmp_path / "my profile.csv"
     files = ("--model", str(tiny_checkpoint_dir), "--out", str(out))
     assert await asyncio.to_thread(cli.run, ["profile", *files, "--database-url", postgres.url, *QUICKLY]) == 0
-    assert f"Next: dilaserve up --model {tiny_checkpoint_dir} --profile {out}" in capsys.readouterr().out
+    assert f"Next: dilaserve up --model {tiny_checkpoint_dir} --profile '{out}'\n" in capsys.readouterr().out
     kept = await loaded(engine, tiny_checkpoint_dir.name)
     assert kept.to_csv() == out.read_text()
     assert list(kept.curves) == [(1, kind) for kind in StepKind]
