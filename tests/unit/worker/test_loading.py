@@ -168,11 +168,16 @@ def test_the_published_configurations_are_read() -> None:
     assert (dream.rope_base, dream.norm_eps, dream.mask_token_id, dream.max_length) == (1e6, 1e-6, 151666, 2048)
 
 
-def test_the_rope_parameters_of_transformers_5_are_read() -> None:
-    raw = json.loads((COPY / "real_configs.json").read_text())["dream-7b"]["config"]
-    new = {key: value for key, value in raw.items() if key != "rope_theta"}
-    new["rope_parameters"] = {"rope_type": "default", "rope_theta": raw["rope_theta"]}
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("name", ["llada-8b-instruct", "dream-7b", "sdar-4b", "llada2.0-mini"])
+def test_the_rotation_is_read_where_transformers_5_writes_it(name: str, place: str) -> None:
+    raw = json.loads((COPY / "real_configs.json").read_text())[name]["config"]
+    moved = {key: raw[key] for key in ("rope_theta", "partial_rotary_factor") if key in raw}
+    new = {key: value for key, value in raw.items() if key not in moved} | {place: {"rope_type": "default"} | moved}
     assert parse_config(new) == parse_config(raw)
+    for scaled in ({"rope_type": "yarn"}, {"type": "linear"}):
+        with pytest.raises(ValueError, match="rope_type is '(yarn|linear)', only 'default' is implemented"):
+            parse_config(raw | {place: scaled | moved | {"factor": 4.0}})
 
 
 @pytest.mark.parametrize(
@@ -180,7 +185,7 @@ def test_the_rope_parameters_of_transformers_5_are_read() -> None:
     [
         ({"architectures": None}, "architecture: none; supported"),
         ({"block_size": 32}, "block_size is 32: a block-causal model"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type is 'yarn'"),
+        ({"rope_parameters": 1e4}, "config.json"),
         ({"layer_norm_type": "default"}, "only 'rms' is implemented"),
         ({"mask_token_id": None}, "config.json"),
         ({"n_layers": -2}, "at least 1"),

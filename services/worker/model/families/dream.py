@@ -14,7 +14,6 @@ from services.worker.model.families.family import (
 
 _REQUIRED = {
     "hidden_act": "silu",
-    "rope_scaling": None,
     "tie_word_embeddings": False,
     "use_mrope": False,
     "use_sliding_window": False,

@@ -54,7 +54,7 @@ def qwen_fields(raw: RawConfig) -> dict[str, Any]:
         "mlp_width": int(raw["intermediate_size"]),
         "vocab_size": int(raw["vocab_size"]),
         "norm_eps": float(raw["rms_norm_eps"]),
-        "rope_base": rope_base(raw),
+        "rope_base": float(rope_of(raw)["rope_theta"]),
         "max_length": max_length_of(raw),
         "mask_token_id": int(raw["mask_token_id"]),
         "eos_token_id": int(raw["eos_token_id"]),
@@ -68,14 +68,14 @@ def head_dim_of(width: int, num_heads: int) -> int:
     return width // num_heads
 
 
-def rope_base(raw: RawConfig) -> float:
-    """transformers 5 writes `rope_theta` into `rope_parameters`."""
-    parameters = raw.get("rope_parameters")
-    if not parameters:
-        return float(raw["rope_theta"])
-    if parameters.get("rope_type", "default") != "default":
-        raise ValueError(f"rope_type is {parameters['rope_type']!r}, only 'default' is implemented")
-    return float(parameters["rope_theta"])
+def rope_of(raw: RawConfig) -> dict[str, Any]:
+    """`raw`, with the keys of the rotation that are not at the top, but in `rope_scaling` or, as transformers 5 writes
+    them, in `rope_parameters`. Raises: ValueError if they stretch it."""
+    own = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
+    kind = own.get("rope_type") or own.get("type") or "default"
+    if kind != "default":
+        raise ValueError(f"rope_type is {kind!r}, only 'default' is implemented")
+    return {**raw, **{key: value for key, value in own.items() if value is not None}}
 
 
 def refuse_block_causal(raw: RawConfig) -> None:

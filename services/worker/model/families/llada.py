@@ -7,7 +7,7 @@ from services.worker.model.families.family import (
     check_settings,
     head_dim_of,
     refuse_block_causal,
-    rope_base,
+    rope_of,
 )
 from shared.model_families import max_length_of
 
@@ -45,7 +45,7 @@ def _parse(raw: RawConfig) -> ModelConfig:
         rotary_dim=head_dim,
         mlp_width=int(raw["mlp_hidden_size"]),
         vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
-        rope_base=rope_base(raw),
+        rope_base=float(rope_of(raw)["rope_theta"]),
         norm_eps=float(raw["rms_norm_eps"]),
         qkv_bias=bool(raw.get("include_qkv_bias", False)),
         mask_token_id=int(raw["mask_token_id"]),

@@ -4,7 +4,7 @@ Source: the modelling files of inclusionAI's checkpoints.
 """
 
 from services.worker.model.families.config import Experts, ModelConfig
-from services.worker.model.families.family import Family, RawConfig, check_settings, qwen_fields
+from services.worker.model.families.family import Family, RawConfig, check_settings, qwen_fields, rope_of
 from shared.model_families import architecture_of, block_length_of
 
 _REQUIRED = {
@@ -12,7 +12,6 @@ _REQUIRED = {
     "hidden_act": "silu",
     "moe_router_enable_expert_bias": True,
     "norm_topk_prob": True,
-    "rope_scaling": None,
     "score_function": "sigmoid",
     "split_token_id": None,
     "tie_word_embeddings": False,
@@ -29,7 +28,7 @@ def _parse(raw: RawConfig) -> ModelConfig:
         family="llada2",
         **qwen_fields(raw),
         head_dim=head_dim,
-        rotary_dim=int(head_dim * float(raw.get("partial_rotary_factor", 1.0))),
+        rotary_dim=int(head_dim * float(rope_of(raw).get("partial_rotary_factor", 0.5))),
         qk_norm=True,
         experts=Experts(
             num_dense_layers=int(raw["first_k_dense_replace"]),

@@ -14,7 +14,7 @@ from services.worker.model.families.family import (
 )
 from shared.model_families import block_length_of
 
-_REQUIRED = {"attention_bias": False, "hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False}
+_REQUIRED = {"attention_bias": False, "hidden_act": "silu", "use_sliding_window": False}
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
