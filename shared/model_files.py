@@ -43,8 +43,11 @@ def find_model(model: str, *, weights: bool = True) -> Path:
 
 
 def default_model_name(model: str) -> str:
-    """The model name in the API if none is configured: the last part of the directory or hub id."""
-    return Path(model).resolve().name
+    """The model name in the API if none is configured: the last part of the directory or hub id; of a directory of the
+    hub's cache, which ends in a hash, that of its hub id."""
+    path = Path(model).resolve()
+    cached = re.search(r"/models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+$", path.as_posix())
+    return cached[1] if cached else path.name
 
 
 def check_tokenizer_files(directory: Path) -> None:

@@ -12,6 +12,7 @@ from dilaserve.stack.options import Stack
 from dilaserve.stack.up_options import DEMO_MODEL, UpOptions
 from shared.messages.cell import CellConfig
 from tests.support.gemma_files import write_gemma_files
+from tests.support.tiny_model import write_tiny_llada2
 
 PROFILE = """tp,batch_tokens,step_kind,latency_ms
 1,32,recompute,10
@@ -98,6 +99,16 @@ def test_a_checkpoint_with_canvases_is_reported_with_its_ends_tools_and_sampler(
     assert "Sampling:       at most 12 steps of a canvas, by the files; images are refused" in lines
     assert "Chat template:  none, so chats are refused; /v1/completions works" in lines
     assert not any(line.startswith("Tools:") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("edit_threshold", "line"), [(0.5, "0.5, as in LLaDA2.1"), (1.0, "1, as in LLaDA2.0; LLaDA2.1 needs 0.5")]
+)
+def test_the_edits_that_follow_from_a_name_are_reported(edit_threshold: float, line: str, tmp_path: Path) -> None:
+    model = write_tiny_llada2(tmp_path / "m")
+    stack = Stack(options=UpOptions(), model=model, model_name="m", instances=(1,), slots=1, auth=False)
+    config = CellConfig(model="m", policy="dilaserve", cache="block", edit_threshold=edit_threshold)
+    assert f"Edits:          --edit-threshold {line}" in list(summary(stack, stack, config))
 
 
 def test_the_tools_of_a_template_without_them_are_reported(stack: Stack) -> None:

@@ -133,8 +133,17 @@ def test_a_failed_download_is_reported_in_one_line(monkeypatch: pytest.MonkeyPat
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("model", ["GSAI-ML/LLaDA-8B-Instruct", "/models/LLaDA-8B-Instruct", "LLaDA-8B-Instruct/"])
-def test_the_default_model_name_is_the_last_part_of_the_path(model: str) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        "GSAI-ML/LLaDA-8B-Instruct",
+        "/models/LLaDA-8B-Instruct",
+        "LLaDA-8B-Instruct/",
+        "/hub/models--GSAI-ML--LLaDA-8B-Instruct/snapshots/08b83a6feb34df1a6011b80c3c00c7563e963b07",
+        "/models/snapshots/LLaDA-8B-Instruct",
+    ],
+)
+def test_the_default_model_name_is_the_last_part_of_the_path_or_hub_id(model: str) -> None:
     assert default_model_name(model) == "LLaDA-8B-Instruct"
 
 
