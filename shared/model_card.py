@@ -14,7 +14,7 @@ from shared.model_families import (
     usual_edit_threshold,
     with_defaults,
 )
-from shared.model_files import read_json
+from shared.model_files import read_json, refuse_other_forms
 
 
 def read_model_card(directory: Path, name: str) -> ModelCard:
@@ -50,10 +50,10 @@ def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]
 def read_model_config(directory: Path) -> dict[str, Any]:
     """The keys of config.json, with the defaults of its architecture; `eos_token_id` lists all ends of text, and
     `generation` has the keys of generation_config.json. Raises: ValueError, one line, if the file is missing or
-    unreadable, the architecture is not supported, or no file names an end."""
+    unreadable, the directory has another form of a model, the architecture is not supported, or no file names an
+    end."""
     path = directory / "config.json"
-    if not path.is_file():
-        raise ValueError(f"no model in {directory}: cannot read config.json")
+    refuse_other_forms(directory)
     config = with_defaults(read_json(path))
     generation = read_json(directory / "generation_config.json")
     return config | {"eos_token_id": _end_ids(directory, config, generation), "generation": generation}

@@ -50,6 +50,17 @@ def default_model_name(model: str) -> str:
     return cached[1] if cached else path.name
 
 
+def refuse_other_forms(directory: Path) -> None:
+    """Raises: ValueError, which says what to give, if a directory has an adapter or no config.json."""
+    if (directory / "adapter_config.json").is_file():
+        raise ValueError("adapter_config.json is an adapter's: give a checkpoint into which it was merged")
+    if (directory / "config.json").is_file():
+        return
+    inner = [path.parent for depth in ("*", "*/*") for path in sorted(directory.glob(f"{depth}/config.json"))]
+    given = "not GGUF" if any(directory.glob("*.gguf")) else f"such as {inner[0]}" if inner else "with its config.json"
+    raise ValueError(f"no such file; accepted: the directory of a safetensors checkpoint, {given}")
+
+
 def check_tokenizer_files(directory: Path) -> None:
     """Raises: BadInput if a model's directory has no tokenizer."""
     if not any(all((directory / name).is_file() for name in names) for names in TOKENIZER_FILES):

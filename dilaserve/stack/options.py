@@ -185,8 +185,6 @@ def check_model(model: str) -> Path:
     """The absolute path of a checkpoint directory. A hub id is downloaded, its weights after its configuration was
     checked. Raises: BadInput if it is invalid, or of an architecture that is not supported, or lacks files."""
     directory = find_model(model, weights=False)
-    if not (directory / "config.json").is_file():
-        raise BadInput(f"--model {directory}: not a checkpoint directory (no config.json)")
     try:
         read_config(directory)
         read_model_card(directory, default_model_name(model))

@@ -4,7 +4,6 @@ The decoder keeps query, key and value, gate and up, and an expert's matrices of
 files keep them apart. A `WeightTarget` is a published parameter, or a part of it, with its place in the decoder.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,10 +19,13 @@ from services.worker.model.canvas_decoder import CanvasDecoder
 from services.worker.model.decoder import WHOLE, PackedDecoder, Reduce, Shard
 from services.worker.model.families import FAMILIES, ModelConfig, read_config
 from services.worker.model.families.config import AttentionShape
+from shared.model_files import read_json
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 DERIVED = ".rotary_emb.inv_freq"  # some files store it; it follows from the configuration
+OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pt", "*.pth")
+DTYPES = ("BF16", "F16", "F32", "F64")
 OF_IMAGES = (".vision_tower.", ".embed_vision.")  # not needed for texts
 TIED_ROWS = 4096  # compared at once
 
@@ -175,7 +177,12 @@ def check_weights(directory: Path) -> None:
             continue
         if name not in missing:
             raise ValueError(f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model")
-        shape, expected = file.get_slice(name).get_shape(), list(missing.pop(name)[0].shape)
+        part, expected = file.get_slice(name), list(missing.pop(name)[0].shape)
+        shape, dtype = part.get_shape(), part.get_dtype()
+        if dtype not in DTYPES:
+            raise ValueError(
+                f"{path}: {name} is {dtype}; quantized weights are not supported, only {', '.join(DTYPES)}"
+            )
         if shape != expected:
             raise ValueError(f"{path}: {name} is {shape}, its config.json requires {expected}")
     if missing:
@@ -260,18 +267,17 @@ def _parameters(directory: Path) -> Iterator[tuple[Path, str, Any]]:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The weight files: the shards that the index names, or the single file."""
-    index = directory / INDEX_FILE
+    """The weight files: the single file, or the shards that the index names."""
+    single, index = directory / SINGLE_FILE, directory / INDEX_FILE
+    if single.exists():  # also beside an index, as transformers reads them
+        return [single]
     if not index.exists():
-        pickles = sorted(path.name for path in directory.glob("*.bin") if not (directory / SINGLE_FILE).exists())
-        if pickles:
-            raise ValueError(f"{directory} stores its weights as pickles ({pickles[0]}); only safetensors are loaded")
-        shards = sorted(path.name for path in directory.glob("*.safetensors"))
-        if shards and SINGLE_FILE not in shards:
+        if shards := sorted(path.name for path in directory.glob("*.safetensors")):
             raise ValueError(f"{directory} lacks {INDEX_FILE}, which names the parameters of {', '.join(shards)}")
-        return [directory / SINGLE_FILE]
+        others = sorted(path.name for kind in OTHER_WEIGHTS for path in directory.glob(kind))
+        found = f"stores its weights in {others[0]}" if others else f"has no {SINGLE_FILE}"
+        raise ValueError(f"{directory} {found}; only safetensors are loaded, not pickles or GGUF")
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [directory / name for name in sorted(set(weight_map.values()))]
+        return [directory / name for name in sorted(set(read_json(index)["weight_map"].values()))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index} has no readable weight_map") from error

@@ -83,6 +83,16 @@ def without_index(directory: Path) -> None:
     (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
 
 
+def cast(directory: Path, dtype: torch.dtype) -> None:
+    change_weights(directory, lambda each: each.update({name: tensor.to(dtype) for name, tensor in each.items()}))
+
+
+def move(directory: Path, inner: str) -> None:
+    (directory / inner).mkdir(parents=True)
+    for path in filter(Path.is_file, [*directory.iterdir()]):
+        path.rename(directory / inner / path.name)
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
@@ -97,13 +107,22 @@ def truncate(path: Path) -> None:
         (lambda d: (d / "tokenizer.json").write_text("{}"), "tokenizer.json is no tokenizer: Model missing"),
         (lambda d: (d / "tokenizer_config.json").write_text("["), "cannot read .*tokenizer_config.json"),
         (without_index, "lacks model.safetensors.index.json, which names the parameters of model-00001-of-00002"),
-        (lambda d: (d / "model.safetensors").unlink(), "cannot read the weights in"),
+        (lambda d: (d / "model.safetensors").unlink(), "has no model.safetensors; only safetensors are loaded"),
+        (lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"), "in pytorch_model.bin; only safetensors"),
+        (lambda d: (d / "model.safetensors").rename(d / "model-Q8_0.gguf"), "in model-Q8_0.gguf; only safetensors"),
+        (lambda d: cast(d, torch.int8), "norm.weight is I8; quantized weights are not supported"),
+        (lambda d: cast(d, torch.float8_e4m3fn), "norm.weight is F8_E4M3; quantized weights are not supported"),
         (lambda d: truncate(d / "model.safetensors"), "cannot read the weights in"),
         (lambda d: rewrite(d / "config.json", n_layers=3), "lacks 9 parameters"),
         (lambda d: rewrite(d / "config.json", n_layers=1), "which is not a parameter"),
         (lambda d: rewrite(d / "config.json", embedding_size=512), "its config.json requires"),
         (lambda d: rewrite(d / "config.json", quantization_config={"bits": 4}), "quantized checkpoints are not"),
-        (lambda d: (d / "config.json").unlink(), "no config.json"),
+        (lambda d: rewrite(d / "config.json", quantization={"bits": 4}), "quantization: quantized checkpoints are not"),
+        (lambda d: (d / "config.json").unlink(), "no such file; accepted: .* checkpoint, with its config.json"),
+        (lambda d: (d / "config.json").rename(d / "llada.gguf"), "accepted: .* a safetensors checkpoint, not GGUF"),
+        (lambda d: move(d, "checkpoint-500"), "accepted: .*, such as .*/checkpoint-500"),
+        (lambda d: move(d, "snapshots/08b83a6f"), "accepted: .*, such as .*/snapshots/08b83a6f"),
+        (lambda d: rewrite(d / "adapter_config.json", r=8), "adapter's: give a checkpoint into which it was merged"),
     ],
 )  # fmt: skip
 def test_unusable_checkpoints_are_refused_in_one_line(change: Change, complaint: str, checkpoint: Path) -> None:
@@ -138,6 +157,11 @@ def test_stored_frequencies_of_the_rotation_are_ignored(sdar: Path) -> None:
     change_weights(sdar, lambda each: each.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
     assert check_model(str(sdar)) == sdar
     assert load(sdar, torch.float32, "cpu").config.family == "sdar"
+
+
+def test_a_single_file_is_read_beside_an_index_of_other_shards(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "absent.safetensors"}}))
+    assert check_model(str(checkpoint)) == checkpoint
 
 
 def test_a_tied_head_may_be_stored_if_it_equals_the_embedding(sdar: Path) -> None:

@@ -176,7 +176,7 @@ def test_the_rotation_is_read_where_transformers_5_writes_it(name: str, place: s
     new = {key: value for key, value in raw.items() if key not in moved} | {place: {"rope_type": "default"} | moved}
     assert parse_config(new) == parse_config(raw)
     for scaled in ({"rope_type": "yarn"}, {"type": "linear"}):
-        with pytest.raises(ValueError, match="rope_type is '(yarn|linear)', only 'default' is implemented"):
+        with pytest.raises(ValueError, match=r"rope_type is '(yarn|linear)', only 'default' is implemented"):
             parse_config(raw | {place: scaled | moved | {"factor": 4.0}})
 
 
@@ -201,7 +201,7 @@ def test_unusable_configurations_are_rejected(change: dict[str, object], complai
 
 
 def test_a_directory_without_a_model_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read config\.json"):
+    with pytest.raises(ValueError, match=r"config\.json: no such file"):
         read_config(tmp_path)
 
 

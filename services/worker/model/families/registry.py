@@ -23,6 +23,8 @@ FAMILIES: dict[str, Family] = {
     "diffusion_gemma": DIFFUSION_GEMMA,
 }
 
+QUANTIZED = ("quantization_config", "quantization", "compression_config")  # the keys of transformers, MLX, and others
+
 
 def read_config(directory: Path) -> ModelConfig:
     """Read `config.json` of a model directory.
@@ -43,6 +45,6 @@ def read_config(directory: Path) -> ModelConfig:
 def parse_config(raw: RawConfig) -> ModelConfig:
     """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
     config = with_defaults(raw)
-    if config.get("quantization_config"):
-        raise ValueError("quantization_config: quantized checkpoints are not supported, only bfloat16 and float32 ones")
+    if quantized := next(filter(config.get, QUANTIZED), None):
+        raise ValueError(f"{quantized}: quantized checkpoints are not supported, only bfloat16 and float32 ones")
     return next(each for each in FAMILIES.values() if each.architecture in config["architectures"]).parse(config)
