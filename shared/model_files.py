@@ -13,7 +13,6 @@ TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and toke
 WEIGHTS = "*.safetensors"  # never pickles
 LFS_POINTER = b"version https://git-lfs"
 TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))  # either all of these
-TOKENIZER_JSON = ("tokenizer.json", "vocab.json", "tokenizer_config.json", "chat_template.json")
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
@@ -66,21 +65,6 @@ def check_tokenizer_files(directory: Path) -> None:
     if not any(all((directory / name).is_file() for name in names) for names in TOKENIZER_FILES):
         accepted = ", or ".join(" and ".join(names) for names in TOKENIZER_FILES)
         raise BadInput(f"no tokenizer in {directory}: it needs {accepted}", "model")
-
-
-def check_tokenizer(directory: Path) -> None:
-    """Raises: BadInput if a model's directory has no tokenizer; BadInput or ValueError, one line, if its files are
-    damaged. A service need not call it: it loads the tokenizer."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 - slow to import
-
-    check_tokenizer_files(directory)
-    for name in TOKENIZER_JSON:
-        read_json(directory / name)
-    if (path := directory / "tokenizer.json").is_file():
-        try:
-            Tokenizer.from_file(str(path))
-        except Exception as error:  # its errors have no class of their own
-            raise BadInput(f"{path} is no tokenizer: {error}", "model") from None
 
 
 def chat_template_of(directory: Path) -> str:

@@ -20,6 +20,7 @@ from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
 MAX_CHARS_PER_TOKEN = 64  # mean over a prompt; a longer prompt is refused untokenized, as a megabyte takes a second
 ROLES = {"developer": "system"}  # chat templates have no role `developer`
+TOKENIZER_JSON = ("tokenizer.json", "vocab.json", "tokenizer_config.json", "chat_template.json")
 END_TOKENS = ("<|eot_id|>", "<|im_end|>", "<turn|>")  # end-of-turn tokens of model families
 # Special tokens that a text has: Gemma's around calls, their texts, and thoughts
 MARKS = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
@@ -101,6 +102,13 @@ class Tokenizer:
         is_broken = control is not None and (control.may_hide or BREAK in rendered)
         return self.check_ids(self._encode(rendered, field, control if is_broken else None), field)
 
+    def check_template(self) -> None:
+        """Raises: BadInput if the model's chat template cannot write a chat of one message."""
+        if self._tokenizer.chat_template:
+            ids = self.encode_chat([ChatMessage(role="user", content="hello")], "chat_template")
+            if "hello" not in self.decode(ids):
+                raise BadInput("the model's chat template leaves out contents that are texts and not lists of parts")
+
     def template_reads(self, option: str) -> bool:
         """Whether the chat template may have a variable of this name."""
         return option in self._template_words
@@ -166,12 +174,12 @@ def _load_tokenizer(directory: Path) -> Any:
     fast = (directory / "tokenizer.json").exists()
     kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
     try:
+        *_, processor = [read_json(directory / name) for name in TOKENIZER_JSON]  # an error names the file
         tokenizer = kind.from_pretrained(directory)
-        template = read_json(directory / "chat_template.json").get("chat_template")
     except Exception as error:  # those of a damaged tokenizer.json have no class of their own
-        first_line = str(error).partition("\n")[0]
-        raise BadInput(f"no usable tokenizer in {directory}: {first_line}", field="model") from None
-    tokenizer.chat_template = tokenizer.chat_template or template
+        reason = str(error).strip().partition("\n")[0]
+        raise BadInput(f"no usable tokenizer in {directory}: {reason}", field="model") from None
+    tokenizer.chat_template = tokenizer.chat_template or processor.get("chat_template")
     return tokenizer
 
 

@@ -16,7 +16,7 @@ from shared.instance_counts import read_instance_counts
 from shared.messages.cell import CacheName, cache_of
 from shared.messages.launch import InstanceSpec
 from shared.model_card import read_model_card
-from shared.model_files import check_tokenizer, default_model_name, find_model, read_json
+from shared.model_files import default_model_name, find_model
 from shared.urls import is_loopback
 
 NODE = "local"  # node name of this machine
@@ -187,17 +187,16 @@ def check_model(model: str) -> Path:
     directory = find_model(model, weights=False)
     try:
         read_config(directory)
-        read_model_card(directory, default_model_name(model))
-        check_tokenizer(directory)
-        read_json(directory / "generation_config.json")
-        directory = find_model(model).resolve()
-        if directory != DEMO_MODEL:  # that one is whole
+        if directory.resolve() != DEMO_MODEL:  # that one is whole
             from services.worker.model.weights import check_weights  # noqa: PLC0415  (imports torch: two seconds)
+            from shared.text import TextModel  # noqa: PLC0415  (imports transformers: two seconds)
 
+            TextModel(directory, default_model_name(model)).check_template()
+            directory = find_model(model)
             check_weights(directory)
     except (ValueError, BadInput) as error:
         raise BadInput(f"--model {model}: {error}") from None
-    return directory
+    return directory.resolve()
 
 
 def choose_cache(cache: CacheName | None, model: Path) -> CacheName:

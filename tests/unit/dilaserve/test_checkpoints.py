@@ -83,6 +83,13 @@ def without_index(directory: Path) -> None:
     (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
 
 
+def template(directory: Path, text: Any) -> None:
+    rewrite(directory / "tokenizer_config.json", chat_template=text)
+
+
+PARTS = "{% for message in messages %}{% for part in message.content %}{{ part.text }}{% endfor %}.{% endfor %}"
+
+
 def cast(directory: Path, dtype: torch.dtype) -> None:
     change_weights(directory, lambda each: each.update({name: tensor.to(dtype) for name, tensor in each.items()}))
 
@@ -104,8 +111,15 @@ def truncate(path: Path) -> None:
         (lambda d: pointer(d / "tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
         (lambda d: (d / "tokenizer.json").unlink(), "no tokenizer in .*: it needs tokenizer.json, or vocab.json and"),
         (lambda d: truncate(d / "tokenizer.json"), "cannot read .*tokenizer.json"),
-        (lambda d: (d / "tokenizer.json").write_text("{}"), "tokenizer.json is no tokenizer: Model missing"),
+        (lambda d: (d / "tokenizer.json").write_text("{}"), "no usable tokenizer in .*added_tokens"),
         (lambda d: (d / "tokenizer_config.json").write_text("["), "cannot read .*tokenizer_config.json"),
+        (lambda d: (d / "special_tokens_map.json").write_text("\ufeff{}"), "no usable tokenizer in .*BOM"),
+        (lambda d: (d / "chat_template.jinja").write_bytes(b"\xff"), "no usable tokenizer in .*'utf-8' codec"),
+        (lambda d: template(d, "{% for m in messages %}"), "the model's chat template refuses .* end of template"),
+        (lambda d: template(d, [{"name": "rag", "template": "{{ 1 }}"}]), "template refuses .*no default specified"),
+        (lambda d: template(d, PARTS), "template leaves out contents that are texts and not lists of parts"),
+        (lambda d: template(d, "hello <|mdm_mask|>"), "chat_template must not contain the mask token"),
+        (lambda d: rewrite(d / "added_tokens.json", hello=260), "chat_template has token ids outside 0..259"),
         (without_index, "lacks model.safetensors.index.json, which names the parameters of model-00001-of-00002"),
         (lambda d: (d / "model.safetensors").unlink(), "has no model.safetensors; only safetensors are loaded"),
         (lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"), "in pytorch_model.bin; only safetensors"),
