@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,16 @@ def find_model(model: str, *, weights: bool = True) -> Path:
     """
     directory = Path(model)
     patterns = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
-    if directory.is_dir():
-        found = (path for pattern in patterns for path in sorted(directory.glob(pattern)))
-        _refuse_pointers(path for path in found if path.is_file())
-        return directory
-    if directory.exists() or not HUB_ID.fullmatch(model):
+    if not directory.is_dir():
+        directory = _download(model, patterns)
+    for pattern in patterns:
+        for path in sorted(directory.glob(pattern)):
+            _refuse_stand_in(path)
+    return directory
+
+
+def _download(model: str, patterns: list[str]) -> Path:
+    if Path(model).exists() or not HUB_ID.fullmatch(model):
         raise BadInput(
             f"no model in {model}: neither a directory nor a hub id such as GSAI-ML/LLaDA-8B-Instruct", "model"
         )
@@ -94,8 +98,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _refuse_pointers(paths: Iterable[Path]) -> None:
-    for path in paths:
+def _refuse_stand_in(path: Path) -> None:
+    """Raises: BadInput for a link to an absent file, or a Git LFS pointer."""
+    if not path.exists():
+        raise BadInput(f"{path} is a link to a file that is absent: a cache of the hub needs its blobs, too", "model")
+    if path.is_file():
         with path.open("rb") as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 raise BadInput(

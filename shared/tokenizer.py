@@ -149,7 +149,7 @@ class Tokenizer:
         if (added := self._added.get(token)) is not None:
             return added.content.encode() if token in self._in_text else added_bytes(added)
         piece = self._backend.id_to_token(token) or ""
-        return byte_level_bytes(piece) if self.is_byte_level else other_bytes(piece)
+        return byte_level_bytes(piece) if isinstance(self._backend.decoder, ByteLevel) else other_bytes(piece)
 
     def token_bytes(self) -> list[bytes]:
         """As `token_bytes`. Raises: BadInput if the tokenizer is not byte-level."""

@@ -46,8 +46,8 @@ def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:
     kind = f"block-causal, {block} of {model.block_length}" if model.is_block_causal else "attention in both directions"
     yield f"Model:          {config.model}: {model.family} ({kind}), at most {model.max_length} tokens"
     if model.can_edit:
-        named = "as in LLaDA2.1" if config.edit_threshold < 1 else "as in LLaDA2.0; LLaDA2.1 needs 0.5"
-        yield f"Edits:          --edit-threshold {config.edit_threshold:g}, {named}"
+        like = "LLaDA2.1" if config.edit_threshold < 1 else "LLaDA2.0; LLaDA2.1 needs 0.5"
+        yield f"Edits:          --edit-threshold {config.edit_threshold:g}, as in {like}"
     yield f"Policy:         {config.policy}, {_estimates(config)}"
     origin = " (by the profile)" if stack != given else ""
     yield f"Default SLO:    {config.default_slo_s:g} s{origin}"

@@ -79,6 +79,11 @@ def pointer(path: Path) -> None:
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
 
 
+def dangle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("../../blobs/0")
+
+
 def without_index(directory: Path) -> None:
     (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
 
@@ -109,6 +114,8 @@ def truncate(path: Path) -> None:
     [
         (lambda d: pointer(d / "model.safetensors"), "model.safetensors is a Git LFS pointer, not the file: fetch"),
         (lambda d: pointer(d / "tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
+        (lambda d: dangle(d / "tokenizer.json"), "tokenizer.json is a link to a file that is absent"),
+        (lambda d: dangle(d / "model.safetensors"), "model.safetensors is a link to a file that is absent"),
         (lambda d: (d / "tokenizer.json").unlink(), "no tokenizer in .*: it needs tokenizer.json, or vocab.json and"),
         (lambda d: truncate(d / "tokenizer.json"), "cannot read .*tokenizer.json"),
         (lambda d: (d / "tokenizer.json").write_text("{}"), "no usable tokenizer in .*added_tokens"),
