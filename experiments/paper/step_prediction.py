@@ -1,4 +1,4 @@
-"""Serving with different estimates of the steps left: one-shot, predictor, oracle; the paper's and the default policy.
+"""Serving by the paper's policy with different estimates of the steps left: one-shot, predictor, oracle.
 
 The points are those of the study over rates, GSM8K with a tight SLO, and the real-world trace at a peak of 5 RPS on 4
 instances.
@@ -10,24 +10,19 @@ from statistics import mean
 
 from experiments.paper.benchmark_rates import RATES
 from experiments.paper.plots import Panels
-from experiments.paper.runs import SimulationRun, System
+from experiments.paper.runs import SimulationRun
 from experiments.paper.study import Case, Comparison, Study, main
 from experiments.paper.tables import Row, gains, pick, widest_gain
 from simulator.scenario import PredictorName
 
 PREDICTORS: Mapping[str, PredictorName] = {"one-shot": "one-shot", "step predictor": "trained", "oracle": "oracle"}
-POLICIES: tuple[System, ...] = ("DiLaServe", "default policy")
 TIGHT_MULTIPLE = 3
 TIGHT = f"gsm8k, SLO {TIGHT_MULTIPLE}x"
 
 
 def cases() -> list[Case]:
     return [
-        (
-            {"workload": name, "system": f"{policy}, {estimates}", "RPS": point.rps},
-            replace(point, system=policy, predictor=predictor),
-        )
-        for policy in POLICIES
+        ({"workload": name, "system": f"DiLaServe, {estimates}", "RPS": point.rps}, replace(point, predictor=predictor))
         for estimates, predictor in PREDICTORS.items()
         for name, point in points()
     ]
@@ -57,11 +52,10 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
                 widest_gain(of_workload, one_shot, predictor),
             ),
         ]
-    for policy in POLICIES:
-        for better in ("step predictor", "oracle"):
-            gained = gains(rows, f"{policy}, one-shot", f"{policy}, {better}")
-            text = f"{mean(g.attainment for g in gained):+.1f} points, accuracy {mean(g.accuracy for g in gained):+.2f}"
-            found.append((f"{policy}, {better} over one-shot, mean of all points", "not in the paper", text))
+    for name, better in (("predictor", predictor), ("oracle", oracle)):
+        gained = gains(rows, one_shot, better)
+        text = f"{mean(g.attainment for g in gained):+.1f} points, accuracy {mean(g.accuracy for g in gained):+.2f}"
+        found.append((f"{name} over one-shot, mean of all points", "not in the paper", text))
     return found
 
 
@@ -79,8 +73,9 @@ STUDY = Study(
     remarks=(
         "The step predictor is the live one, LightGBM on the 11 features, trained on 100 simulated requests. The "
         "spread of requests, and how well confidences predict it, are from the simulator's model of denoising, not "
-        "LLaDA. The default policy hardly differs by estimates: its level follows the sum of all work, in which the "
-        "errors of single requests cancel. The trace is the real-world trace at a quarter of its rate, on 4 instances."
+        "LLaDA. The default policy [hardly differs by estimates](../experiments/results/policies.md): its level "
+        "follows the sum of all work, in which the errors of single requests cancel. The trace is the real-world trace "
+        "at a quarter of its rate, on 4 instances."
     ),
 )
 
