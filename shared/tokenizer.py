@@ -40,6 +40,7 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._added = self._backend.get_added_tokens_decoder()
+        self._refuse_tokens_outside()
         self._in_text = {number for number, token in self._added.items() if token.content in MARKS}
         self._first_ids = _first_ids(self._backend)
         self.tool_template = _tool_template(self._tokenizer)
@@ -101,6 +102,17 @@ class Tokenizer:
             raise BadInput(f"the model's chat template refuses these messages: {reason}", field) from None
         is_broken = control is not None and (control.may_hide or BREAK in rendered)
         return self.check_ids(self._encode(rendered, field, control if is_broken else None), field)
+
+    def _refuse_tokens_outside(self) -> None:
+        """Raises: BadInput if a text can have tokens that the model does not have. Special tokens it may lack."""
+        numbers = [number for number, token in self._added.items() if not token.special]
+        last, end = max(self._backend.get_vocab_size(with_added_tokens=False) - 1, *numbers, 0), self.card.vocab_size
+        if last >= end:
+            raise BadInput(
+                f"the tokenizer has tokens up to {last}, and the model 0..{end - 1}: resize its embedding and head, or "
+                "give the tokenizer with which it was trained",
+                "model",
+            )
 
     def check_template(self) -> None:
         """Raises: BadInput if the model's chat template cannot write a chat of one message."""

@@ -54,11 +54,11 @@ def doctor(
 
 def _print(found: "list[Finding]") -> None:
     from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
 
     from dilaserve.outputs import open_console  # noqa: PLC0415
 
-    table = Table(box=None, show_header=False)
+    table = Table(*(Column(overflow="fold") for _ in range(3)), box=None, show_header=False)  # whole paths
     for finding in found:
         state = "[green]ok[/]" if finding.ok else "[red]wrong[/]"
         table.add_row(state, escape(finding.subject), escape(finding.detail))

@@ -186,7 +186,9 @@ def test_doctor_reports_problems_with_fixes(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         options = ["--data-dir", tmp_path, "--port", taken.getsockname()[1], "--model", tiny_model_dir]
         assert run(["doctor", "--json", "--profile", str(tmp_path / "none.csv"), *map(str, options)]) == 1
-    report = json.loads(capsys.readouterr().out)
+        report = json.loads(capsys.readouterr().out)
+        assert run(["doctor", *map(str, options)]) == 1
+    assert str(tiny_model_dir) in "".join(capsys.readouterr().out.split()), "the table cuts no path"
     wrong = {finding["subject"]: finding["fix"] for finding in report["findings"] if not finding["ok"]}
     assert set(wrong) == {"latency profile", "model", "port"}
     assert "give a whole checkpoint" in wrong["model"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from dilaserve.stack.checks import model as model_finding
 from dilaserve.stack.options import check_model
@@ -88,6 +89,16 @@ def without_index(directory: Path) -> None:
     (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
 
 
+def add_token(directory: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.add_tokens(["<more>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def add_special_token(directory: Path, template: str) -> None:
+    rewrite(directory / "tokenizer_config.json", chat_template=template, extra_special_tokens=["<more>"])
+
+
 def template(directory: Path, text: Any) -> None:
     rewrite(directory / "tokenizer_config.json", chat_template=text)
 
@@ -126,7 +137,8 @@ def truncate(path: Path) -> None:
         (lambda d: template(d, [{"name": "rag", "template": "{{ 1 }}"}]), "template refuses .*no default specified"),
         (lambda d: template(d, PARTS), "template leaves out contents that are texts and not lists of parts"),
         (lambda d: template(d, "hello <|mdm_mask|>"), "chat_template must not contain the mask token"),
-        (lambda d: rewrite(d / "added_tokens.json", hello=260), "chat_template has token ids outside 0..259"),
+        (add_token, "tokenizer has tokens up to 260, and the model 0..259: resize its"),
+        (lambda d: add_special_token(d, template="hello <more>"), "chat_template has token ids outside 0..259"),
         (without_index, "lacks model.safetensors.index.json, which names the parameters of model-00001-of-00002"),
         (lambda d: (d / "model.safetensors").unlink(), "has no model.safetensors; only safetensors are loaded"),
         (lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"), "in pytorch_model.bin; only safetensors"),

@@ -11,6 +11,7 @@ _REQUIRED = {
     "delete_token_id": None,  # this and `split_token_id`: of LLaDA2.2, which inserts and deletes tokens
     "hidden_act": "silu",
     "moe_router_enable_expert_bias": True,
+    "norm_head": False,
     "norm_topk_prob": True,
     "score_function": "sigmoid",
     "split_token_id": None,
