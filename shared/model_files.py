@@ -19,15 +19,17 @@ def find_model(model: str, *, weights: bool = True) -> Path:
     """The directory of `model`. A hub id such as GSAI-ML/LLaDA-8B-Instruct is downloaded once, without its weights if
     `weights` is false.
 
-    Raises: BadInput if it is neither a directory nor an available hub id, or has pointers in place of its files.
+    Raises: BadInput if it is neither a directory nor an available hub id, or its files cannot be read or are pointers.
     """
-    directory = Path(model)
     patterns = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
-    if not directory.is_dir():
-        directory = _download(model, patterns)
-    for pattern in patterns:
-        for path in sorted(directory.glob(pattern)):
-            _refuse_stand_in(path)
+    try:
+        directory = Path(model) if Path(model).is_dir() else _download(model, patterns)
+        directory.joinpath("config.json").exists()  # which a directory that cannot be searched refuses
+        for pattern in patterns:
+            for path in sorted(directory.glob(pattern)):
+                _refuse_stand_in(path)
+    except OSError as error:
+        raise BadInput(f"cannot read {error.filename}: {error.strerror}", "model") from None
     return directory
 
 

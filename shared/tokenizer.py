@@ -186,11 +186,15 @@ def _load_tokenizer(directory: Path) -> Any:
     fast = (directory / "tokenizer.json").exists()
     kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
     try:
-        *_, processor = [read_json(directory / name) for name in TOKENIZER_JSON]  # an error names the file
+        *_, config, processor = [read_json(directory / name) for name in TOKENIZER_JSON]  # an error names the file
         tokenizer = kind.from_pretrained(directory)
     except Exception as error:  # those of a damaged tokenizer.json have no class of their own
         reason = str(error).strip().partition("\n")[0]
         raise BadInput(f"no usable tokenizer in {directory}: {reason}", field="model") from None
+    if not (fast or re.match("Qwen2|Dream", named := str(config.get("tokenizer_class") or "Qwen2"))):
+        raise BadInput(
+            f"vocab.json in {directory} is a {named}'s; accepted: Qwen2's or Dream's, or tokenizer.json", "model"
+        )
     tokenizer.chat_template = tokenizer.chat_template or processor.get("chat_template")
     return tokenizer
 

@@ -119,13 +119,10 @@ def running_model(data_dir: Path) -> str:
 
 def model(given: str) -> Finding:
     """The model's files, as `up` checks them. Weights are not read, but for their headers."""
-    directory = Path(given)
-    if not directory.is_dir():
-        if HUB_ID.fullmatch(given):
-            return Finding("model", True, f"{given}: a hub id, downloaded on first use")
-        return Finding("model", False, f"{given}: no such directory", "give --model DIR or a hub id")
+    if HUB_ID.fullmatch(given) and not os.path.isdir(given):
+        return Finding("model", True, f"{given}: a hub id, downloaded on first use")
     try:
-        check_model(given)
+        directory = check_model(given)
     except BadInput as error:
         return Finding("model", False, error.message, "give a whole checkpoint of a supported architecture")
     if not chat_template_of(directory):

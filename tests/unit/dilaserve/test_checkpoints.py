@@ -1,6 +1,8 @@
 """Checkpoints as people have them: read, or refused in one line before anything starts."""
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from services.worker.model.weights import load
 from shared.errors import BadInput
 from shared.messages.requests import ChatMessage
 from shared.text import TextModel
-from tests.support.tiny_model import write_tiny_sdar, write_tiny_weights
+from tests.support.tiny_model import SPECIAL_TOKENS, write_tiny_sdar, write_tiny_weights
 
 Change = Callable[[Path], None]
 
@@ -89,6 +91,14 @@ def without_index(directory: Path) -> None:
     (directory / "model.safetensors").rename(directory / "model-00001-of-00002.safetensors")
 
 
+def with_slow_tokenizer(directory: Path, name: str) -> None:
+    path = directory / "tokenizer.json"
+    (directory / "vocab.json").write_text(json.dumps(json.loads(path.read_text())["model"]["vocab"]))
+    (directory / "merges.txt").write_text("#version: 0.2\n")
+    path.unlink()
+    rewrite(directory / "tokenizer_config.json", tokenizer_class=name)
+
+
 def add_token(directory: Path) -> None:
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.add_tokens(["<more>"])
@@ -128,6 +138,7 @@ def truncate(path: Path) -> None:
         (lambda d: dangle(d / "tokenizer.json"), "tokenizer.json is a link to a file that is absent"),
         (lambda d: dangle(d / "model.safetensors"), "model.safetensors is a link to a file that is absent"),
         (lambda d: (d / "tokenizer.json").unlink(), "no tokenizer in .*: it needs tokenizer.json, or vocab.json and"),
+        (lambda d: with_slow_tokenizer(d, "GPT2Tokenizer"), "is a GPT2Tokenizer's; accepted: Qwen2's or Dream's, or"),
         (lambda d: truncate(d / "tokenizer.json"), "cannot read .*tokenizer.json"),
         (lambda d: (d / "tokenizer.json").write_text("{}"), "no usable tokenizer in .*added_tokens"),
         (lambda d: (d / "tokenizer_config.json").write_text("["), "cannot read .*tokenizer_config.json"),
@@ -166,6 +177,28 @@ def test_unusable_checkpoints_are_refused_in_one_line(change: Change, complaint:
     finding = model_finding(str(checkpoint))
     assert not finding.ok
     assert finding.detail == caught.value.message
+
+
+@pytest.mark.parametrize("part", ["", "config.json", "tokenizer.json", "model.safetensors"])
+def test_a_checkpoint_that_may_not_be_read_is_refused(part: str, checkpoint: Path) -> None:
+    (checkpoint / part).chmod(0)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # no permission stops root, whose temporary directories no other user may read
+    try:
+        finding = model_finding(str(checkpoint))
+    finally:
+        os.seteuid(user)
+        (checkpoint / part).chmod(0o700)
+    assert not finding.ok
+    assert re.search(f"cannot read .*{part if user else ''}: Permission denied", finding.detail)
+
+
+@pytest.mark.parametrize("name", [None, "Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer"])
+def test_the_files_of_a_slow_tokenizer_are_read(name: Any, checkpoint: Path) -> None:
+    with_slow_tokenizer(checkpoint, name)
+    added = {str(256 + at): {"content": content, "special": True} for at, content in enumerate(SPECIAL_TOKENS)}
+    rewrite(checkpoint / "tokenizer_config.json", added_tokens_decoder=added)
+    assert check_model(str(checkpoint)) == checkpoint
 
 
 def test_the_chat_template_of_a_processor_is_read(checkpoint: Path) -> None:
