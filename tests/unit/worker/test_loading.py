@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from services.worker.cache.kv_store import CPU_SHARE, tokens_that_fit
 from services.worker.model.decoder import PackedDecoder, Shard
-from services.worker.model.families import parse_config, read_config
+from services.worker.model.families import FAMILIES, parse_config, read_config
 from services.worker.model.largest_batch import largest_batch
 from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, choose_dtype, open_runner
 from services.worker.model.model_runner import Runner, truncated_rows
@@ -198,6 +198,27 @@ def test_unusable_configurations_are_rejected(change: dict[str, object], complai
     (tmp_path / "config.json").write_text(json.dumps(raw | change))
     with pytest.raises(ValueError, match=complaint):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "llada2"])  # the reference model of SDAR is tied itself
+def test_a_tied_head_is_that_of_the_embedding(family: str, tmp_path: Path) -> None:
+    raw = json.loads((COPY / family / "seed1" / "config.json").read_text())
+    names = FAMILIES[family].outer_names
+    weights = load_file(COPY / family / "seed1" / "model.safetensors")
+    weights[f"{names['head']}.weight"] = weights[f"{names['embed']}.weight"].clone()
+    decoders = []
+    for is_tied in (False, True):
+        directory = tmp_path / str(is_tied)
+        directory.mkdir()
+        tied = {"weight_tying": is_tied, "tie_word_embeddings": is_tied}
+        (directory / "config.json").write_text(json.dumps(raw | tied))
+        kept = {name: tensor for name, tensor in weights.items() if not (is_tied and name.startswith(names["head"]))}
+        save_file(kept, directory / "model.safetensors")
+        decoders.append(load(directory, torch.float32, "cpu"))
+    hidden = torch.randn(3, decoders[0].config.width, generator=torch.Generator().manual_seed(0))
+    untied, tied_logits = (decoder.logits(hidden) for decoder in decoders)
+    assert decoders[1].head is None
+    assert torch.equal(untied, tied_logits)
 
 
 def test_a_directory_without_a_model_is_rejected(tmp_path: Path) -> None:

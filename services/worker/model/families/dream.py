@@ -12,7 +12,7 @@ from services.worker.model.families.family import (
     refuse_block_causal,
 )
 
-_REQUIRED = {"hidden_act": "silu", "tie_word_embeddings": False, "use_mrope": False, "use_sliding_window": False}
+_REQUIRED = {"hidden_act": "silu", "use_mrope": False, "use_sliding_window": False}
 
 
 def _parse(raw: RawConfig) -> ModelConfig:

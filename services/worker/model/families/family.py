@@ -58,6 +58,7 @@ def qwen_fields(raw: RawConfig) -> dict[str, Any]:
         "max_length": max_length_of(raw),
         "mask_token_id": int(raw["mask_token_id"]),
         "eos_token_id": int(raw["eos_token_id"]),
+        "tied_head": bool(raw.get("tie_word_embeddings", False)),
     }
 
 

@@ -22,7 +22,6 @@ _REQUIRED = {
     "rope": True,
     "rope_full_precision": True,
     "scale_logits": False,
-    "weight_tying": False,
 }
 
 
@@ -51,6 +50,7 @@ def _parse(raw: RawConfig) -> ModelConfig:
         mask_token_id=int(raw["mask_token_id"]),
         eos_token_id=int(raw["eos_token_id"]),
         max_length=max_length_of(raw),
+        tied_head=bool(raw.get("weight_tying", False)),
     )
 
 

@@ -15,7 +15,6 @@ _REQUIRED = {
     "norm_topk_prob": True,
     "score_function": "sigmoid",
     "split_token_id": None,
-    "tie_word_embeddings": False,
     "use_bias": False,
     "use_qkv_bias": False,
     "use_sliding_window": False,

@@ -26,7 +26,6 @@ def _parse(raw: RawConfig) -> ModelConfig:
         head_dim=head_dim,
         rotary_dim=head_dim,
         qk_norm=True,
-        tied_head=bool(raw.get("tie_word_embeddings", False)),
         block_length=block_length_of(raw),
     )
 
