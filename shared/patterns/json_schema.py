@@ -87,7 +87,7 @@ class _Converter:
         """The texts of a schema."""
         try:
             self._references = References(schema)
-            return self.convert(schema, field, {})
+            return self.convert(self._references.root, field, {})
         except RecursionError:
             raise BadInput(f"{field} is nested too deep", field) from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # a keyword of a wrong type

@@ -9,23 +9,25 @@ from shared.errors import BadInput
 
 IDS = ("$id", "id")  # `id` until draft 4
 ANCHORS = ("$anchor", "$dynamicAnchor")
+VALUES = {"const", "default", "enum", "examples"}  # keywords whose values are no schemas
+NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}  # schemas by other names
 
 
 class References:
-    """Resolves references within `root`, each against the root's `$id`. JSON Schema takes the nearest `$id` around a
-    reference, which matters only within an embedded schema that has its own."""
+    """Resolves the references within a schema. `root`: that schema, with a whole URI in each reference whose nearest
+    `$id` has one."""
 
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._base = urldefrag(next(_texts(root, IDS), ""))[0]
+    def __init__(self, schema: Any) -> None:
+        self._base = urldefrag(next(_texts(schema, IDS), ""))[0]
+        self.root = _with_whole_references(schema, self._base)
 
     def find(self, reference: Any, field: str) -> Any:
         """The schema. Raises: BadInput if it is not within the root."""
         if not isinstance(reference, str):
             raise BadInput(f"$ref must be a string, got {reference!r}", field)
-        uri, fragment = urldefrag(_joined(self._base, reference))
+        uri, fragment = urldefrag(reference)
         is_anchor = fragment != "" and not fragment.startswith("/")
-        found = self._root
+        found = self.root
         if is_anchor or uri != self._base:
             key = f"{uri}#{fragment}" if is_anchor else uri
             if key not in self._by_uri:
@@ -44,7 +46,7 @@ class References:
     @cached_property
     def _by_uri(self) -> dict[str, Any]:
         """The schemas that have an `$id` or an anchor. Built at first use: most references are JSON pointers."""
-        return dict(_identified(self._root, ""))
+        return dict(_identified(self.root, ""))
 
 
 def _identified(part: Any, base: str) -> Iterator[tuple[str, Any]]:
@@ -57,6 +59,21 @@ def _identified(part: Any, base: str) -> Iterator[tuple[str, Any]]:
     inner: Iterable[Any] = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
     for each in inner:
         yield from _identified(each, base)
+
+
+def _with_whole_references(part: Any, base: str, *, has_names: bool = False) -> Any:
+    """`base`: the URI around the part; `has_names`: its keys are no keywords."""
+    if isinstance(part, list):
+        return [_with_whole_references(each, base) for each in part]
+    if not isinstance(part, Mapping):
+        return part
+    if has_names:
+        return {name: _with_whole_references(value, base) for name, value in part.items()}
+    base = urldefrag(_joined(base, next(_texts(part, ("$id",)), "")))[0]
+    inner = {name: value for name, value in part.items() if name not in VALUES}
+    whole = {name: _with_whole_references(value, base, has_names=name in NAMED) for name, value in inner.items()}
+    reference = part.get("$ref")
+    return {**part, **whole, **({"$ref": _joined(base, reference)} if isinstance(reference, str) else {})}
 
 
 def _joined(base: str, reference: str) -> str:

@@ -160,6 +160,15 @@ SCHEMAS: list[Any] = [
         "$defs": {"a": {"$id": "part.json", "type": "null"}, "b": {"$anchor": "two", "const": 2}},
         "prefixItems": [{"$ref": "part.json"}, {"$ref": "#two"}, {"$ref": "all.json#/$defs/b"}],
     },
+    {  # a bundle: each schema reads its references by its own `$id`
+        "$id": "https://example.com/all",
+        "$defs": {
+            "a": {"$id": "/a", "$defs": {"own": {"const": 1}}, "properties": {"enum": {"$ref": "#/$defs/own"}}},
+            "b": {"$id": "/b", "$anchor": "own", "$ref": "#/definitions/own", "definitions": {"own": {"const": 2}}},
+            "own": {"const": {"$id": "/c", "$ref": "#own"}},
+        },
+        "prefixItems": [{"$ref": "a"}, {"$ref": "b#own"}, {"$ref": "#/$defs/own"}],
+    },
     *(
         {
             "$id": own,
