@@ -316,7 +316,7 @@ class ChatBody(CompletionBody, WithTools):
         return Asked([prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
 
     @property
-    def choice(self) -> CallRules:
+    def rules(self) -> CallRules:
         return call_rules(self.tool_choice, self.parallel_tool_calls)
 
     @model_validator(mode="after")

@@ -132,7 +132,7 @@ async def test_the_prompt_has_the_tools_the_calls_and_their_results(gateway: Run
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
         ({"tools": [{"type": "custom", "custom": {"name": "a"}}], "tool_choice": "required"}, "tool_choice",
-         "only allowed with functions in tools"),
+         "needs functions in tools"),
         ({"tools": [{"function": {"name": "a"}}]}, "tools[0].type", "is required"),
         ({"tools": [tool("a b")]}, "tools[0].function.name", "must match ^[A-Za-z0-9_.-]"),
         ({"tools": [ADD, ADD]}, "tools", "two functions with the name 'add'"),
@@ -140,11 +140,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         ({"tools": [ADD], "tool_choice": named("mul")}, "tool_choice",
          "names 'mul', no function of tools; they are add"),
         ({"tools": [ADD], "tool_choice": allowed("auto", "add", "mul")}, "tool_choice", "names 'mul', no function"),
-        ({"tools": [ADD], "tool_choice": allowed("required")}, "tool_choice", "only allowed with functions"),
+        ({"tools": [ADD], "tool_choice": allowed("required")}, "tool_choice", "must allow a function"),
         ({"tools": [ADD], "tool_choice": allowed("some", "add")}, "tool_choice.mode", "must be 'auto' or 'required'"),
         ({"tools": [ADD], "tool_choice": {"type": "function"}}, "tool_choice.name", "is required"),
         ({"tools": [ADD], "tool_choice": "all"}, "tool_choice", "must be 'none', 'auto', 'required', {"),
-        ({"tool_choice": "required"}, "tool_choice", "only allowed with functions in tools"),
+        ({"tool_choice": "required"}, "tool_choice", "needs functions in tools"),
         ({"tools": [tool("a", parameters={"type": "string"})], "tool_choice": "required"},
          "tools[0].function.parameters", "must be of the type object"),
         ({"tools": [ADD, tool("a", strict=True, parameters={"type": "object", "not": {}})]},

@@ -63,8 +63,8 @@ class ConversationBody(WithTools):
         return messages
 
     @property
-    def choice(self) -> CallRules:
-        return self.tool_choice.choice if self.tool_choice is not None else CallRules()
+    def rules(self) -> CallRules:
+        return self.tool_choice.rules if self.tool_choice is not None else CallRules()
 
     def chat(self, tools: ToolUse) -> Chat:
         """The prompt, the system prompt first."""

@@ -13,7 +13,14 @@ from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import MaxTokens, MetadataKey, MetadataValue, ServedBody
-from services.gateway.api.tool_calls.models import BUILT_IN, MAX_TOOLS, Function, ToolChoice, WithTools, call_rules
+from services.gateway.api.tool_calls.models import (
+    LEAVES_OUT_BUILT_IN,
+    MAX_TOOLS,
+    Function,
+    ToolChoice,
+    WithTools,
+    call_rules,
+)
 from services.gateway.api.tool_calls.use import CallRules
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
@@ -120,7 +127,9 @@ class ResponseBody(ServedBody, WithTools):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # alternatives of each token
     previous_response_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
     tools: (
-        Annotated[list[Annotated[OrLeftOut[ResponseTool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+        Annotated[
+            list[Annotated[OrLeftOut[ResponseTool], LEAVES_OUT_BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)
+        ]
         | None
     ) = None
     tool_choice: ToolChoice | None = None  # None: auto
@@ -173,7 +182,7 @@ class ResponseBody(ServedBody, WithTools):
         )
 
     @property
-    def choice(self) -> CallRules:
+    def rules(self) -> CallRules:
         return call_rules(self.tool_choice, self.parallel_tool_calls)
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.api.tool_calls.use import CallRules, ToolUse, UsableTool
 
 MAX_TOOLS = 128
-BUILT_IN = leaving_out("(?!function$).+")
+LEAVES_OUT_BUILT_IN = leaving_out("(?!function$).+")
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
@@ -71,7 +71,7 @@ class AllowedTools(Lenient):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[Annotated[OrLeftOut[NamedTool], BUILT_IN]]
+    tools: list[Annotated[OrLeftOut[NamedTool], LEAVES_OUT_BUILT_IN]]
 
     @model_validator(mode="before")
     @classmethod
@@ -116,7 +116,7 @@ ToolChoice = Annotated[
     | Annotated[AllowedTools, Tag("AllowedTools")],
     Discriminator(_kind_of_choice, custom_error_type="unsupported", custom_error_message=CHOICES),
 ]
-Tools = Annotated[list[Annotated[OrLeftOut[Tool], BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+Tools = Annotated[list[Annotated[OrLeftOut[Tool], LEAVES_OUT_BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
 def call_rules(choice: NamedTool | AllowedTools | str | None, parallel: bool | None) -> CallRules:
@@ -135,11 +135,11 @@ class WithTools(Lenient):
     tools: Sequence[Any] | None = None
 
     @property
-    def choice(self) -> CallRules:
+    def rules(self) -> CallRules:
         return CallRules()
 
     def tool_use(self, syntax: CallSyntax) -> ToolUse:
         """The tools that the model may call. Raises: as ToolUse.of."""
         tools = enumerate(self.tools or ())
         usable = [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
-        return ToolUse.of(syntax, usable, self.choice)
+        return ToolUse.of(syntax, usable, self.rules)

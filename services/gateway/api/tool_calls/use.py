@@ -14,7 +14,7 @@ from shared.patterns.parts import FormPart
 from shared.patterns.schema_keyword_names import ASSERTIONS
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
-NO_RULES = {"type", "properties", "required", "additionalProperties"}  # of arguments that declare no properties
+READ_BY_NAME = {"type", "properties", "required", "additionalProperties"}  # by `schema` below
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class UsableTool:
             return NO_ARGUMENTS
         if self.parameters.get("type", "object") != "object":
             raise BadInput(f"{self.field} must be of the type object", self.field)
-        rest = self.parameters.keys() - NO_RULES
+        rest = self.parameters.keys() - READ_BY_NAME
         declares = (
             self.parameters.get("properties") or self.parameters.get("required") or not rest.isdisjoint(ASSERTIONS)
         )
@@ -80,7 +80,8 @@ class ToolUse:
             raise BadInput(f"tools has two functions with the name {repeated!r}", "tools")
         chosen = [named] if named is not None else names if allowed is None else allowed
         if not (names and chosen) and (chosen or mode == "required"):
-            raise BadInput("tool_choice is only allowed with functions in tools", "tool_choice")
+            message = "tool_choice must allow a function" if names else "tool_choice needs functions in tools"
+            raise BadInput(message, "tool_choice")
         missing = next((name for name in chosen if name not in names), None)
         if missing is not None:
             known = ", ".join(names)
