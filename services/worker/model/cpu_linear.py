@@ -38,10 +38,17 @@ def padded_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN packs weights of this number format on this CPU: bfloat16 needs AVX-512 or newer instructions."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype is not torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def pack_for_cpu(decoder: PackedDecoder) -> None:
     """Replace the linear layers of a decoder on a CPU, one after another; its head too, also if it is the embedding's
-    weight. Without oneDNN nothing changes."""
-    if decoder.embed.weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    weight. Where oneDNN cannot pack them nothing changes."""
+    if decoder.embed.weight.device.type != "cpu" or not can_pack(decoder.embed.weight.dtype):
         return
     parents = [module for module in decoder.modules() if not isinstance(module, nn.Linear)]
     for module in parents:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from services.worker.model.cpu_linear import OneDnnLinear, pack_for_cpu, padded_rows
+from services.worker.model.cpu_linear import OneDnnLinear, can_pack, pack_for_cpu, padded_rows
 from services.worker.model.decoder import Layer, PackedDecoder
 from tests.support.random_model import random_decoder
 
@@ -18,9 +18,11 @@ ROWS = torch.randn(MOST, WIDTH, generator=torch.Generator().manual_seed(0))
 WEIGHT = torch.randn(COLUMNS, WIDTH, generator=torch.Generator().manual_seed(1))
 LINEAR = OneDnnLinear(WEIGHT)
 ALL = LINEAR(ROWS)
+NO_BFLOAT16 = pytest.mark.skipif(not can_pack(torch.bfloat16), reason="oneDNN packs no bfloat16 weights on this CPU")
+BFLOAT16 = pytest.param(torch.bfloat16, 2e-2, marks=NO_BFLOAT16)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), BFLOAT16])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_the_product_is_that_of_the_matrices(dtype: torch.dtype, tolerance: float, has_bias: bool) -> None:
     x, weight = ROWS.to(dtype), WEIGHT.to(dtype)
@@ -45,6 +47,14 @@ def test_rows_are_padded_to_few_numbers_that_are_little_larger(rows: int) -> Non
 
 def test_the_routines_of_all_batches_fit_into_those_that_are_kept() -> None:
     assert len({padded_rows(rows) for rows in range(1, 1 << 14)}) * 5 < 1024
+
+
+def test_a_decoder_whose_weights_cannot_be_packed_keeps_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    plain, packed = random_decoder(torch.bfloat16), random_decoder(torch.bfloat16)
+    pack_for_cpu(packed)
+    hidden = torch.randn(5, plain.config.width, generator=torch.Generator().manual_seed(2)).bfloat16()
+    assert torch.equal(packed.logits(hidden), plain.logits(hidden))
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
