@@ -11,7 +11,6 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizer; never code
 WEIGHTS = "*.safetensors"  # never pickles
 LFS_POINTER = b"version https://git-lfs"
-TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))  # either all of these
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 
@@ -66,13 +65,6 @@ def refuse_other_forms(directory: Path) -> None:
     raise ValueError(f"no such file; accepted: the directory of a safetensors checkpoint, {given}")
 
 
-def check_tokenizer_files(directory: Path) -> None:
-    """Raises: BadInput if a model's directory has no tokenizer."""
-    if not any(all((directory / name).is_file() for name in names) for names in TOKENIZER_FILES):
-        accepted = ", or ".join(" and ".join(names) for names in TOKENIZER_FILES)
-        raise BadInput(f"no tokenizer in {directory}: it needs {accepted}", "model")
-
-
 def chat_template_of(directory: Path) -> str:
     """The chat template in a model's files, or the JSON that holds it; empty: it has none."""
     found = (directory / name for name in TEMPLATE_FILES if (directory / name).is_file())
@@ -106,7 +98,6 @@ def _refuse_stand_in(path: Path) -> None:
         raise BadInput(f"{path} is a link to a file that is absent: a cache of the hub needs its blobs, too", "model")
     if path.is_file():
         with path.open("rb") as file:
-            if file.read(len(LFS_POINTER)) == LFS_POINTER:
-                raise BadInput(
-                    f"{path} is a Git LFS pointer, not the file: fetch the files with `git lfs pull`", "model"
-                )
+            is_pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
+        if is_pointer:
+            raise BadInput(f"{path} is a Git LFS pointer, not the file: fetch the files with `git lfs pull`", "model")

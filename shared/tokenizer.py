@@ -14,7 +14,7 @@ from shared.control_tokens import BREAK, ControlTokens
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import ChatMessage
 from shared.model_card import read_card_and_ends
-from shared.model_files import check_tokenizer_files, read_json
+from shared.model_files import read_json
 from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token_bytes
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop
@@ -40,7 +40,12 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._added = self._backend.get_added_tokens_decoder()
-        self._refuse_tokens_outside()
+        plain = [number for number, token in self._added.items() if not token.special]
+        last, end = max(self._backend.get_vocab_size(with_added_tokens=False) - 1, *plain, 0), self.card.vocab_size
+        if last >= end:  # special tokens may lack rows, as texts do not have them
+            raise BadInput(
+                f"the tokenizer has tokens up to {last}, and the model 0..{end - 1}: resize the model", "model"
+            )
         self._in_text = {number for number, token in self._added.items() if token.content in MARKS}
         self._first_ids = _first_ids(self._backend)
         self.tool_template = _tool_template(self._tokenizer)
@@ -102,17 +107,6 @@ class Tokenizer:
             raise BadInput(f"the model's chat template refuses these messages: {reason}", field) from None
         is_broken = control is not None and (control.may_hide or BREAK in rendered)
         return self.check_ids(self._encode(rendered, field, control if is_broken else None), field)
-
-    def _refuse_tokens_outside(self) -> None:
-        """Raises: BadInput if a text can have tokens that the model does not have. Special tokens it may lack."""
-        numbers = [number for number, token in self._added.items() if not token.special]
-        last, end = max(self._backend.get_vocab_size(with_added_tokens=False) - 1, *numbers, 0), self.card.vocab_size
-        if last >= end:
-            raise BadInput(
-                f"the tokenizer has tokens up to {last}, and the model 0..{end - 1}: resize its embedding and head, or "
-                "give the tokenizer with which it was trained",
-                "model",
-            )
 
     def check_template(self) -> None:
         """Raises: BadInput if the model's chat template cannot write a chat of one message."""
@@ -182,8 +176,9 @@ def _load_tokenizer(directory: Path) -> Any:
     """A directory's tokenizer, from tokenizer.json or Qwen2's files (Dream); never runs code of the model."""
     import transformers  # noqa: PLC0415  (slow to import)
 
-    check_tokenizer_files(directory)
-    fast = (directory / "tokenizer.json").exists()
+    fast = (directory / "tokenizer.json").is_file()
+    if not (fast or all((directory / name).is_file() for name in ("vocab.json", "merges.txt"))):
+        raise BadInput(f"no tokenizer in {directory}: it needs tokenizer.json, or vocab.json and merges.txt", "model")
     kind: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer  # lazy attributes
     try:
         *_, config, processor = [read_json(directory / name) for name in TOKENIZER_JSON]  # an error names the file
@@ -192,9 +187,7 @@ def _load_tokenizer(directory: Path) -> Any:
         reason = str(error).strip().partition("\n")[0]
         raise BadInput(f"no usable tokenizer in {directory}: {reason}", field="model") from None
     if not (fast or re.match("Qwen2|Dream", named := str(config.get("tokenizer_class") or "Qwen2"))):
-        raise BadInput(
-            f"vocab.json in {directory} is a {named}'s; accepted: Qwen2's or Dream's, or tokenizer.json", "model"
-        )
+        raise BadInput(f"{directory}/vocab.json is a {named}'s; accepted: Qwen2's, Dream's, or tokenizer.json", "model")
     tokenizer.chat_template = tokenizer.chat_template or processor.get("chat_template")
     return tokenizer
 

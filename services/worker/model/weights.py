@@ -24,7 +24,6 @@ from shared.model_files import read_json
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 DERIVED = ".rotary_emb.inv_freq"  # some files store it; it follows from the configuration
-OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pt", "*.pth")
 DTYPES = ("BF16", "F16", "F32", "F64")
 OF_IMAGES = (".vision_tower.", ".embed_vision.")  # not needed for texts
 TIED_ROWS = 4096  # compared at once
@@ -274,9 +273,7 @@ def _files(directory: Path) -> list[Path]:
     if not index.exists():
         if shards := sorted(path.name for path in directory.glob("*.safetensors")):
             raise ValueError(f"{directory} lacks {INDEX_FILE}, which names the parameters of {', '.join(shards)}")
-        others = sorted(path.name for kind in OTHER_WEIGHTS for path in directory.glob(kind))
-        found = f"stores its weights in {others[0]}" if others else f"has no {SINGLE_FILE}"
-        raise ValueError(f"{directory} {found}; only safetensors are loaded, not pickles or GGUF")
+        raise ValueError(f"{directory} has no {SINGLE_FILE}; only safetensors are loaded, not pickles or GGUF")
     try:
         return [directory / name for name in sorted(set(read_json(index)["weight_map"].values()))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
