@@ -43,9 +43,7 @@ class Tokenizer:
         plain = [number for number, token in self._added.items() if not token.special]
         last, end = max(self._backend.get_vocab_size(with_added_tokens=False) - 1, *plain, 0), self.card.vocab_size
         if last >= end:  # special tokens may lack rows, as texts do not have them
-            raise BadInput(
-                f"the tokenizer has tokens up to {last}, and the model 0..{end - 1}: resize the model", "model"
-            )
+            raise BadInput(f"the tokenizer has tokens to {last}, the model 0..{end - 1}: resize the embedding", "model")
         self._in_text = {number for number, token in self._added.items() if token.content in MARKS}
         self._first_ids = _first_ids(self._backend)
         self.tool_template = _tool_template(self._tokenizer)
