@@ -18,6 +18,7 @@ import uvloop
 from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.request_body import BodyBudget
+from services.gateway.api.served_paths import ServedPaths
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
@@ -160,7 +161,7 @@ def server_config(settings: GatewaySettings, context: AppContext) -> uvicorn.Con
     tls = server_tls(settings.tls_certificate, settings.tls_key)
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
     return uvicorn.Config(
-        WebGuard(build_app(context), settings),
+        WebGuard(ServedPaths(build_app(context)), settings),
         http=BoundedHttpProtocol,
         headers=SECURITY_HEADERS,
         lifespan="off",

@@ -40,7 +40,8 @@ class AdmissionController:
     async def identify(self, http: HttpRequest) -> None:
         """Dependency of routes that need a key; `key_of` returns it. Raises: ApiError 401."""
         authorization = http.headers.get("authorization", "")
-        if not authorization and (secret := http.headers.get("x-api-key")):  # as Anthropic's clients send it
+        # as Anthropic's and Azure's clients send it
+        if not authorization and (secret := http.headers.get("x-api-key") or http.headers.get("api-key")):
             authorization = f"Bearer {secret}"
         http.state.key = self._anonymous if self._api_keys is None else await self._api_keys.identify(authorization)
 

@@ -42,7 +42,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         raise
     request_id = opened[0].request.request_id
     wanted, replies = plan.wanted, plan.wanted.replies(request_id, created_s)
-    ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(body)])
+    ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(sent)])
     headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]
     with _ended_by_errors(opened, recorders):

@@ -23,6 +23,9 @@ log = structlog.get_logger(__name__)
 # By the beginning of a path of another server's API, what to use instead
 UNSUPPORTED: Mapping[str, str] = {
     "/v1/embeddings": "the served model gives no embeddings",
+    "/api/": "Ollama's API is not served; send OpenAI's chats to /v1/chat/completions",
+    "/v1/chat/completions/": "chats are not stored; GET /v1/requests/{id} has the outcome for a day",
+    "/v1/responses/": "responses can only be created; GET /v1/requests/{id} has the outcome for a day",
     "/v1/messages/batches": "Anthropic's batches are not supported; send a file of chats to /v1/files, then its id to "
     "/v1/batches, as OpenAI's batch API has it",
 }

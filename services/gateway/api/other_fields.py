@@ -28,9 +28,9 @@ _NULL = (
 )
 _FALSE = (
     *("add_special_tokens", "continue_final_message", "decoder_input_details", "diffusing", "do_sample", "echo"),
-    *("enable_response_messages", "guided_json_object", "include_stop_str_in_output", "prefix", "return_full_text"),
-    *("return_prompt_text", "return_token_ids", "return_token_strs", "return_tokens_as_token_ids", "use_beam_search"),
-    *("watermark", "watermarking"),
+    *("enable_response_messages", "guided_json_object", "include_stop_str_in_output", "partial", "prefix"),
+    *("return_full_text", "return_prompt_text", "return_token_ids", "return_token_strs", "return_tokens_as_token_ids"),
+    *("use_beam_search", "watermark", "watermarking"),
 )
 _ZERO = (*("alg_temp", "cfg_scale", "min_new_tokens", "min_tokens", "no_repeat_ngram_size"), *("top_n_tokens",))
 _EMPTY = (

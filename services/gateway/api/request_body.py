@@ -10,7 +10,7 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from services.gateway.errors import ApiError
+from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from shared.errors import RetryLater
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -125,6 +125,10 @@ async def read_body(request: Request, kind: type[B], budget: BodyBudget) -> Asyn
 def check_content_type(request: Request, accepted: str) -> None:
     """Raises: ApiError 415. A form of another web site can post text/plain without asking, but no JSON."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    coding = request.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        message = f"the body must not be compressed, but its Content-Encoding is {coding[:MAX_NAME_LENGTH]!r}"
+        raise ApiError(415, message, code="unsupported_content_type")
     if sent != accepted:
         message = f"the body needs the header 'Content-Type: {accepted}'"
         raise ApiError(415, message, code="unsupported_content_type")

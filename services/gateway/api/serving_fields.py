@@ -58,12 +58,13 @@ class ServingTables:
     def ignored(self, body: ServedBody) -> list[str]:
         """The fields of the body that have no effect, as their table is empty."""
         name, effort = body.effort
-        return [name] if effort is not None and not self.efforts else []
+        has_tier, has_effort = body.service_tier not in (None, *NEUTRAL_TIERS), effort is not None
+        return ["service_tier"] * (has_tier and not self.tiers) + [name] * (has_effort and not self.efforts)
 
     def fields_of(self, body: ServedBody) -> dict[str, float]:
         """The fields that the body's tier and effort name. Raises: ApiError 400 for an unknown one."""
         fields: dict[str, float] = {}
-        if body.service_tier is not None and body.service_tier not in NEUTRAL_TIERS:
+        if body.service_tier is not None and body.service_tier not in NEUTRAL_TIERS and self.tiers:
             fields |= _find("service_tier", body.service_tier, self.tiers, (*NEUTRAL_TIERS, *self.tiers))
         name, effort = body.effort
         if effort is not None and self.efforts:
@@ -80,7 +81,9 @@ def with_serving_fields(body: B, headers: Headers, tables: ServingTables) -> B:
     fields: dict[str, Any] = tables.fields_of(body)
     if sent:
         fields |= HeaderFields.model_validate(sent).model_dump(exclude_none=True)
-    missing = {name: value for name, value in fields.items() if getattr(body, name) is None}
+    missing: dict[str, Any] = {name: value for name, value in fields.items() if getattr(body, name) is None}
+    if "service_tier" in tables.ignored(body):
+        missing["service_tier"] = "default"
     return body.model_copy(update=missing) if missing else body
 
 

@@ -175,7 +175,6 @@ INVALID_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
     ({"stop": ["x"]}, "stop"),
     ({"n": 2}, "n"),
-    ({"service_tier": "unknown"}, "service_tier"),
     ({"template": "<mask:2>"}, "template"),
 ]  # fmt: skip
 
@@ -244,6 +243,10 @@ async def test_a_body_that_is_not_declared_as_json_is_refused(lonely_gateway: Ru
             sent = {"content": b"{}", "headers": {"Content-Type": declared}}
             error = await refused(lonely_gateway, path, status=415, **sent)
             assert "Content-Type: application/json" in error["message"]
+    for coding in ("gzip", "br", "zstd"):
+        sent = {"content": b"{}", "headers": {"Content-Type": "application/json", "Content-Encoding": coding}}
+        error = await refused(lonely_gateway, "/v1/chat/completions", status=415, **sent)
+        assert coding in error["message"]
     error = await refused(lonely_gateway, "/v1/files", status=415, json={})
     assert "Content-Type: multipart/form-data" in error["message"]
 
@@ -293,6 +296,8 @@ async def test_unknown_paths_and_methods_get_the_same_format(lonely_gateway: Run
     await refused(lonely_gateway, "/v1/embeddings", status=404, json={})
     unknown = await refused(lonely_gateway, "/v1/nope", status=404, json={})
     assert unknown["message"] == "the path '/v1/nope' does not exist; GET /openapi.json lists the paths"
+    for other in ("/api/chat", "/v1/responses/resp_1", "/v1/chat/completions/chatcmpl-1"):
+        assert (await refused(lonely_gateway, other, status=404, json={}))["code"] == "unsupported_endpoint"
     await refused(lonely_gateway, "/v1/models", status=405, json={})
     for method, path, allowed in (
         ("GET", "/v1/chat/completions", "POST"),

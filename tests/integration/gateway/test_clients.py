@@ -41,6 +41,23 @@ async def test_curl_gets_a_reply_and_a_stream(gateway: RunningGateway) -> None:
     assert "".join(pieces) == "The answer is 29."
 
 
+@pytest.mark.parametrize(
+    "base", ["", "/v1", "/v1/v1", "//v1", "/api/v1", "/openai/v1", "/openai/deployments/tiny-llada"]
+)
+async def test_paths_that_clients_make_of_a_base_url_are_served(gateway: RunningGateway, base: str) -> None:
+    body = {"model": "tiny-llada", "messages": [QUESTION], "max_tokens": 32}
+    for path in ("chat/completions", "chat/completions?api-version=2024-10-21", "messages", "messages/", "responses/"):
+        sent = {"model": "tiny-llada", "input": "How many pears?"} if path == "responses/" else body
+        reply = await gateway.http.post(f"{gateway.url}{base}/{path}", json=sent)
+        assert reply.status_code == 200, path
+        assert "The answer is 29." in reply.text
+    for path in ("models", "models/", "models/tiny-llada"):
+        listed, head = [await gateway.http.request(method, f"{gateway.url}{base}/{path}") for method in ("GET", "HEAD")]
+        assert (listed.status_code, head.status_code, head.content) == (200, 200, b"")
+    error = (await gateway.http.post(f"{gateway.url}{base}/messages", json={})).json()
+    assert error["type"] == "error"  # Anthropic's form
+
+
 async def test_the_request_of_vllm_bench_gets_a_stream_with_usage(gateway: RunningGateway) -> None:
     # The fields of `vllm bench serve --ignore-eos`: vllm/benchmarks/lib/endpoint_request_func.py
     body = {"model": "tiny-llada", "prompt": "How many pears?", "repetition_penalty": 1.0, "max_tokens": 32}

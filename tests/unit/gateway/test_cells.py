@@ -176,10 +176,12 @@ def test_a_tier_names_an_slo_and_a_priority_and_an_effort_a_floor() -> None:
     assert filled(service_tier="fast").priority is None
 
 
-@pytest.mark.parametrize("tier", ["auto", "default", None])
-def test_a_neutral_tier_changes_nothing(tier: str | None) -> None:
+@pytest.mark.parametrize(
+    ("tier", "served"), [*((same, same) for same in ("auto", "default", None)), ("flex", "default")]
+)
+def test_without_tiers_a_tier_changes_nothing(tier: str | None, served: str | None) -> None:
     body = filled(ServingTables(), service_tier=tier)
-    assert (body.slo_ms, body.priority) == (None, None)
+    assert (body.slo_ms, body.priority, body.service_tier) == (None, None, served)
 
 
 def test_a_field_comes_before_its_header_and_a_header_before_a_table() -> None:
@@ -192,7 +194,6 @@ def test_a_field_comes_before_its_header_and_a_header_before_a_table() -> None:
     ("tables", "fields", "accepted"),
     [
         (TABLES, {"service_tier": "gold"}, "auto, default, flex, fast"),
-        (ServingTables(), {"service_tier": "flex"}, "auto, default"),
         (TABLES, {"reasoning_effort": "medium"}, "low, high"),
     ],
 )
