@@ -56,6 +56,10 @@ def thinks(**fields: Any) -> dict[str, Any]:
         ("messages/count_tokens", {"thinking": {"type": "adaptive"}}, "thinking"),
         ("messages", thinks(thinking="Pears?"), "messages[1].content[0].type=thinking"),
         ("messages", thinks(type="redacted_thinking", data="x"), "messages[1].content[0].type=redacted_thinking"),
+        *(
+            ("messages", thinks(type=kind, id="x"), f"messages[1].content[0].type={kind}")
+            for kind in ("server_tool_use", "web_search_tool_result", "mcp_tool_use", "bash_code_execution_tool_result")
+        ),
         ("messages/count_tokens", thinks(thinking="Pears?"), "messages[1].content[0].type=thinking"),
         ("messages", {"output_config": {"effort": "high", "task_budget": {"type": "tokens", "total": 9}}},
          "output_config.effort, output_config.task_budget"),

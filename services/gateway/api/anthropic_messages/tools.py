@@ -62,8 +62,9 @@ class ResultBlock(Lenient):
 
 
 Served = TextPart | CallBlock | ResultBlock
-THINKING = "(redacted_)?thinking"  # blocks of an earlier reply of another model
-Block = Annotated[OrLeftOut[Served], leaving_out(THINKING)]
+# Blocks of an earlier reply of another model: thoughts, and tools that its server ran
+LEFT_OUT = "(redacted_)?thinking|(server|mcp)_tool_use|[a-z_]+_tool_result"
+Block = Annotated[OrLeftOut[Served], leaving_out(LEFT_OUT)]
 _KINDS: Mapping[str, tuple[type[Served], str]] = {
     "text": (TextPart, "{'type': 'text', 'text': '...'}"),
     "tool_use": (CallBlock, "{'type': 'tool_use', 'id': '...', 'name': '...', 'input': {...}}"),
@@ -97,7 +98,7 @@ def _kind(part: Any) -> str:
 def _block(index: int, part: Any) -> Any:
     """A block, or one that is left out as it is."""
     kind = _kind(part)
-    if re.fullmatch(THINKING, kind):
+    if re.fullmatch(LEFT_OUT, kind):
         return part
     model, form = _KINDS.get(kind, (None, ""))
     if model is None:
