@@ -29,6 +29,8 @@ UNSUPPORTED: Mapping[str, str] = {
     "/v1/messages/batches": "Anthropic's batches are not supported; send a file of chats to /v1/files, then its id to "
     "/v1/batches, as OpenAI's batch API has it",
 }
+# Agents shorten their conversation if an error has the words of Anthropic's or of OpenAI's; their clients hide the code
+TOO_LONG = "prompt is too long for the model's maximum context length"
 RETRY_AFTER_S = 2  # Retry-After of a 503, and of a 429 because the gateway is full
 
 
@@ -37,9 +39,11 @@ def as_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
+        case TooLong():
+            message = f"{TOO_LONG}: {error.message}"
+            return ApiError(400, message, param=error.field, code="context_length_exceeded")
         case BadInput():
-            code = "context_length_exceeded" if isinstance(error, TooLong) else "invalid_value"
-            return ApiError(400, error.message, param=error.field, code=code)
+            return ApiError(400, error.message, param=error.field, code="invalid_value")
         case RetryLater():
             code = "storage_full" if isinstance(error, StorageFull) else "unavailable"
             return ApiError(503, str(error), code=code, retry_after_s=RETRY_AFTER_S)

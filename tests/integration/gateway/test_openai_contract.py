@@ -66,6 +66,9 @@ async def test_fields_without_effect_on_the_answer_are_ignored_and_named(gateway
 async def test_a_long_prompt_has_openais_code(gateway: RunningGateway) -> None:
     refused = await gateway.http.post("/v1/completions", json={**PLAIN, "prompt": "x" * MAX_LENGTH})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    message = refused.json()["error"]["message"]  # Claude Code and pi look for the first words, LangChain for the last
+    assert "prompt is too long" in message
+    assert "maximum context length" in message
 
 
 async def test_a_text_survives_tokenizing_and_detokenizing(gateway: RunningGateway) -> None:
