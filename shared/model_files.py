@@ -55,7 +55,7 @@ def default_model_name(model: str) -> str:
 
 
 def refuse_other_forms(directory: Path) -> None:
-    """Raises: ValueError, which says what to give, if a directory has an adapter or no config.json."""
+    """Raises: ValueError, which states what to give, if a directory has an adapter or no config.json."""
     if (directory / "adapter_config.json").is_file():
         raise ValueError("adapter_config.json is an adapter's: give a checkpoint into which it was merged")
     if (directory / "config.json").is_file():
