@@ -5,7 +5,7 @@ import re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _API = "batches|chat/completions|completions|decisions|files|fim/completions|messages|models|requests|responses"
-_BASE = re.compile(rf"/+(?:(?:v1|api|openai|openai/deployments/[^/]+)/+)*(?=(?:{_API})(?:/|$))")
+_BASE = re.compile(rf"^/+(?:(?:v1|api|openai|openai/deployments/[^/]+)/+)*(?=(?:{_API})(?:/|$))")
 
 
 class ServedPaths:
@@ -17,7 +17,7 @@ class ServedPaths:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            path = _BASE.sub("/v1/", scope["path"].rstrip("/") or "/", count=1)
+            path = _BASE.sub("/v1/", scope["path"].rstrip("/") or "/")
             is_head = scope["method"] == "HEAD" and path.startswith("/v1/")
             scope = {**scope, "path": path, "method": "GET" if is_head else scope["method"]}
         await self._app(scope, receive, send)
