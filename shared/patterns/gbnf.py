@@ -19,7 +19,8 @@ MAX_TIMES_LENGTH = 20  # characters of a range such as 1,9
 ACCEPTED = 'accepted is GBNF, such as: root ::= "yes" | "no"'
 TOKENS = re.compile(
     r"""(?P<skip>(?:\s|\#[^\n]*)+)|(?P<rule>[A-Za-z_][A-Za-z0-9_-]*)\s*::=|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)
-    |"(?P<text>(?:[^"\\\n]|\\.)*)"|\[(?P<set>(?:[^\]\\\n]|\\.)*)\]|\{(?P<times>[0-9]+(?:,[0-9]*)?)\}|(?P<sign>[()|*+?.])""",
+    |"(?P<text>(?:[^"\\\n]|\\.)*)"|\[(?P<set>(?:[^\]\\\n]|\\.)*)\]|\{\s*(?P<times>[0-9]+\s*(?:,\s*[0-9]*)?)\s*\}
+    |(?P<sign>[()|*+?.])""",
     re.VERBOSE,
 )
 CHARACTERS = re.compile(r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|([^\\])", re.DOTALL)

@@ -23,7 +23,7 @@ def alternatives(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 PARTS = st.recursive(
     ATOMS,
-    lambda inner: st.builds("({}){}".format, alternatives(inner), st.sampled_from(["", "?", "{2}", "{0,2}"])),
+    lambda inner: st.builds("({}){}".format, alternatives(inner), st.sampled_from(["", "?", "{2}", "{ 0, 2 }"])),
     max_leaves=6,
 )
 GRAMMARS = st.tuples(*(alternatives(PARTS) for _ in RULES)).map(
