@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.byte_automaton import product
+from shared.patterns.byte_automaton import PatternAutomaton, product
 from shared.patterns.compile_budget import TooLarge
 from shared.patterns.json_containers import (
     ANY_DEPTH,
@@ -297,22 +297,26 @@ class _Converter:
         names = self._plain(schema.get("propertyNames", True), field, depths)[0]
         if names is True or names == {}:
             allowed = None
-        elif (part := self.convert(names and {"type": "string", **names}, f"{field}.propertyNames", depths)) is None:
-            return
         else:
+            names = merged(names, {"type": "string"}, field, self._matches)
+            part = self.convert(names, f"{field}.propertyNames", depths)
+            if part is None:
+                return
             allowed = automaton_of(part)
-        kinds: list[tuple[FormPart, Any, str]] = []
-        for pattern, value in schema.get("patternProperties", {}).items():
+        values, patterns = schema.get("patternProperties", {}), dict[str, PatternAutomaton]()
+        for pattern in values:
             self._count_pattern(pattern, field)
-            key = Compiled(searched(pattern, field))
-            if all(product(key.automaton, one.automaton) is None for one, *_ in kinds if isinstance(one, Compiled)):
-                kinds.append((key, value, f"patternProperties.{pattern}"))  # so each key has one schema
-        for inner, value, name in kinds:
-            both = JoinedParts((QUOTE, inner, QUOTE))
-            found = product(automaton_of(both), allowed) if allowed is not None else None
-            if allowed is None or found is not None:
-                yield both if found is None else Compiled(found), value, name
-        if not kinds:
+            patterns[pattern] = searched(pattern, field)
+        for pattern, inner in patterns.items():
+            alone: PatternAutomaton | None = inner  # the keys that match no other pattern, so each has one schema
+            for beside, also in patterns.items():
+                if beside != pattern and alone is not None and product(alone, also) is not None:
+                    alone = product(alone, also, excluded=True)
+            both = JoinedParts((QUOTE, Compiled(alone), QUOTE)) if alone is not None else None
+            found = product(automaton_of(both), allowed) if both is not None and allowed is not None else None
+            if both is not None and (allowed is None or found is not None):
+                yield both if found is None else Compiled(found), values[pattern], f"patternProperties.{pattern}"
+        if not patterns:
             other = KEY if allowed is None else Compiled(allowed)
             yield other, schema.get("additionalProperties", True), "additionalProperties"
 
