@@ -312,10 +312,12 @@ class _Converter:
             for beside, also in patterns.items():
                 if beside != pattern and alone is not None and product(alone, also) is not None:
                     alone = product(alone, also, excluded=True)
-            both = JoinedParts((QUOTE, Compiled(alone), QUOTE)) if alone is not None else None
-            found = product(automaton_of(both), allowed) if both is not None and allowed is not None else None
-            if both is not None and (allowed is None or found is not None):
-                yield both if found is None else Compiled(found), values[pattern], f"patternProperties.{pattern}"
+            if alone is None:
+                continue
+            key = JoinedParts((QUOTE, Compiled(alone), QUOTE))
+            found = product(automaton_of(key), allowed) if allowed is not None else None
+            if allowed is None or found is not None:
+                yield key if found is None else Compiled(found), values[pattern], f"patternProperties.{pattern}"
         if not patterns:
             other = KEY if allowed is None else Compiled(allowed)
             yield other, schema.get("additionalProperties", True), "additionalProperties"
