@@ -14,12 +14,12 @@ NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "defini
 
 
 class References:
-    """Resolves the references within a schema. `root`: that schema, with a whole URI in each reference whose nearest
-    `$id` has one."""
+    """Resolves the references within a schema. `root`: that schema, with an absolute URI in each reference whose
+    nearest `$id` has one."""
 
     def __init__(self, schema: Any) -> None:
         self._base = urldefrag(next(_texts(schema, IDS), ""))[0]
-        self.root = _with_whole_references(schema, self._base)
+        self.root = _with_absolute_references(schema, self._base)
 
     def find(self, reference: Any, field: str) -> Any:
         """The schema. Raises: BadInput if it is not within the root."""
@@ -61,19 +61,19 @@ def _identified(part: Any, base: str) -> Iterator[tuple[str, Any]]:
         yield from _identified(each, base)
 
 
-def _with_whole_references(part: Any, base: str, *, has_names: bool = False) -> Any:
+def _with_absolute_references(part: Any, base: str, *, has_names: bool = False) -> Any:
     """`base`: the URI around the part; `has_names`: its keys are no keywords."""
     if isinstance(part, list):
-        return [_with_whole_references(each, base) for each in part]
+        return [_with_absolute_references(each, base) for each in part]
     if not isinstance(part, Mapping):
         return part
     if has_names:
-        return {name: _with_whole_references(value, base) for name, value in part.items()}
+        return {name: _with_absolute_references(value, base) for name, value in part.items()}
     base = urldefrag(_joined(base, next(_texts(part, ("$id",)), "")))[0]
     inner = {name: value for name, value in part.items() if name not in VALUES}
-    whole = {name: _with_whole_references(value, base, has_names=name in NAMED) for name, value in inner.items()}
+    inner = {name: _with_absolute_references(value, base, has_names=name in NAMED) for name, value in inner.items()}
     reference = part.get("$ref")
-    return {**part, **whole, **({"$ref": _joined(base, reference)} if isinstance(reference, str) else {})}
+    return {**part, **inner, **({"$ref": _joined(base, reference)} if isinstance(reference, str) else {})}
 
 
 def _joined(base: str, reference: str) -> str:
