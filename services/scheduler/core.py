@@ -326,7 +326,8 @@ class SchedulerCore:
         rows = np.flatnonzero((table.ticket != 0) & (table.instance == index))
         table.state_instance[table.state_instance == index] = NOWHERE
         self._next_load_control_s = 0.0
-        log.warning("instance lost", instance=instance_id, requests=len(rows))
+        report = log.warning if len(rows) else log.info  # one that a reconfiguration stops is drained first
+        report("instance lost", instance=instance_id, requests=len(rows))
         if has_failed:
             self._suspect(rows[table.pipeline.state[rows] >= SENT])
         for row in rows.tolist():
