@@ -167,6 +167,7 @@ def server_config(settings: GatewaySettings, context: AppContext) -> uvicorn.Con
         lifespan="off",
         log_config=None,
         access_log=settings.access_log,
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=2,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )

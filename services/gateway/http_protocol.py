@@ -66,6 +66,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_header = not self.pipeline  # also where the rest of a refused body is still arriving
         super().on_response_complete()
 
+    def limit_keep_alive(self, limit_s: int) -> None:
+        """Close the connection if no request arrives within `limit_s` from now, or from its next response."""
+        self.timeout_keep_alive = limit_s
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = self.loop.call_later(limit_s, self.timeout_keep_alive_handler)
+
     def _start_header_timer(self) -> None:
         self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self._header_is_late)
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from services.gateway.http_protocol import BoundedHttpProtocol
+
 CLOSE = (b"connection", b"close")
+LAST_REQUEST_S = 5  # in which a request on an idle connection is still served, when the gateway leaves its port
 CHECK_S = 0.05  # between two looks at the open connections
 
 
@@ -46,5 +49,8 @@ class Server(uvicorn.Server):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await asyncio.sleep(CHECK_S)  # until a connection that was just accepted is among them
+                for connection in self.server_state.connections:
+                    assert isinstance(connection, BoundedHttpProtocol), "there are no WebSockets"
+                    connection.limit_keep_alive(LAST_REQUEST_S)
                 while self.server_state.connections:  # noqa: ASYNC110  (uvicorn reports no end)
                     await asyncio.sleep(CHECK_S)

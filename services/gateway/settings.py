@@ -36,5 +36,6 @@ class GatewaySettings(ServiceSettings, frozen=True, kw_only=True):
     control_tokens_in_messages: bool = False  # read control tokens in messages and tools, which can then forge turns
     trace_url: TraceUrl = ""  # page of a trace, to which the console links: http://127.0.0.1:16686/trace/{trace_id}
     bus_store_dir: str = ""  # directory of NATS's store, if this machine has it: `/ready` watches its free space
+    keep_alive_s: Positive = 75  # seconds that a connection stays open between two requests; a proxy's limit is shorter
     request_timeout_s: Seconds = 600.0  # seconds after which a request without an outcome is cancelled
     drain_timeout_s: Seconds = 30.0  # seconds that open requests have to finish after SIGTERM

@@ -6,12 +6,15 @@ import json
 from collections.abc import AsyncIterator
 
 import httpx
+import msgspec
 import pytest
 
 from services.gateway import http_protocol
 from services.gateway.api import request_body
 from services.gateway.http_protocol import MAX_HEADER_BYTES
-from tests.support.gateway import LIMIT_S, ONE_CELL, RunningGateway
+from services.gateway.settings import GatewaySettings
+from shared.text import TextModel
+from tests.support.gateway import LIMIT_S, ONE_CELL, RunningGateway, running
 
 pytestmark = ONE_CELL
 
@@ -113,6 +116,15 @@ async def test_a_header_that_arrives_slowly_is_refused(lonely_gateway: RunningGa
 async def test_idle_connections_are_closed(lonely_gateway: RunningGateway, short_timeout: None) -> None:
     async with connected(lonely_gateway) as (reader, _):
         assert await reader.read() == b""
+
+
+async def test_a_connection_is_closed_a_while_after_its_last_response(
+    settings: GatewaySettings, text: TextModel
+) -> None:
+    brief = msgspec.structs.replace(settings, keep_alive_s=1)
+    async with running(brief, text) as gateway, connected(gateway) as (reader, writer):
+        writer.write(GET + b"\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_empty_lines_do_not_keep_a_connection_open(lonely_gateway: RunningGateway, short_timeout: None) -> None:

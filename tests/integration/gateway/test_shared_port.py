@@ -11,6 +11,7 @@ import msgspec
 from structlog.testing import capture_logs
 
 from services.gateway.__main__ import serve
+from services.gateway.http_server import LAST_REQUEST_S
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
 from tests.support.gateway import CHAT, LIMIT_S, ready, running
@@ -93,6 +94,15 @@ async def test_a_draining_gateway_finishes_its_requests_and_closes_their_connect
             async with running(settings, text, shared=shared):
                 assert (await queued).status_code == 200
         await draining
+
+
+async def test_a_draining_gateway_closes_idle_connections_before_its_time_is_over(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, shared: socket.socket
+) -> None:
+    async with ready(settings, text, shared=shared) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        assert (await http.get("/health")).status_code == 200
+        async with asyncio.timeout(2 * LAST_REQUEST_S):
+            await gateway.drain()
 
 
 async def _is_refused(url: str) -> bool:
