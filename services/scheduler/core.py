@@ -407,8 +407,9 @@ class SchedulerCore:
             self._remember_prefix(row)
         entry, stats = table.entry(row), serving_stats(table, row, self.settings.thresholds, now_s)
         decisions = self._decisions.read(row) if self._decisions is not None else None
-        if status is OutcomeStatus.COMPLETED and stats and decisions and decisions.first_sent_s is not None:
-            self._computing_share.record(stats.step_s, stats.latency_s - decisions.first_sent_s)
+        first_sent_s = decisions.first_sent_s if decisions is not None else None
+        if status is OutcomeStatus.COMPLETED and stats and first_sent_s is not None:
+            self._computing_share.record(stats.step_s, stats.latency_s - first_sent_s)
         self.totals.count_finished(status, stats)
         confidences = table.confidences(row)[:end].copy() if entry.arrived.request.logprobs else None
         self._commands.append(

@@ -90,6 +90,7 @@ class RequestTable(Columns):
     migrations: Int32
     cached_tokens: Int32  # of the prompt, that an instance did not compute
     streams: Bool  # its client receives progress
+    traced: Bool  # it has a trace context
     has_stop_strings: Bool  # instances do not know these strings
     arrival_s: Float64
     slo_s: Float64
@@ -157,7 +158,7 @@ class RequestTable(Columns):
         self.block_length[row], self.block_offset[row] = length, offset
         self.instance[row] = self.state_instance[row] = NOWHERE
         self.reads_choice[row] = len(arrived.choices) > 0
-        self.streams[row] = arrived.request.stream
+        self.streams[row], self.traced[row] = arrived.request.stream, bool(arrived.trace)
         self.has_stop_strings[row] = len(arrived.request.stop) > 0
         self.arrival_s[row] = arrived.arrival_s
         self.slo_s[row] = self.planned_slo_s[row] = arrived.slo_s

@@ -63,7 +63,7 @@ class StepEstimates:
             confidence_stats=table.confidence_stats[rows],
         )
         masks_left, blocks_left = table.masks_left[rows], table.blocks_left[rows]
-        traces = [trace for row in rows.tolist() if (trace := table.entry(row).arrived.trace)]
+        traces = [table.entry(row).arrived.trace for row in rows[table.traced[rows]].tolist()]
         return [RequestEstimates(table.ticket[rows], table.steps[rows], features, masks_left, blocks_left, traces)]
 
     def apply(self, tickets: Int64, steps: Int32, steps_left: Float64) -> None:
