@@ -99,7 +99,7 @@ class InFlightRequest:
         scheduler refuses it.
         """
         subjects, request_id = self._bus.subjects, self.request.request_id
-        if self._confirm and (outcome := await find_outcome(self._bus, request_id)):
+        if self._confirm and (outcome := await self._bus.outcome(request_id)):
             if outcome.is_final:
                 self._queue.put_nowait(outcome)
                 return
@@ -201,7 +201,7 @@ class InFlightRequest:
         try:
             if await find_active(self._bus, self.request.request_id) is not None:
                 return True
-            if await find_outcome(self._bus, self.request.request_id) is None:
+            if await self._bus.outcome(self.request.request_id) is None:
                 log.error("accepted request lost", request_id=self.request.request_id)
                 self.abort("the bus has lost the request: send it again")
         except RetryLater:
@@ -211,7 +211,7 @@ class InFlightRequest:
     async def _look_up(self) -> Outcome | None:
         outcome: Outcome | None = None
         try:
-            outcome = await find_outcome(self._bus, self.request.request_id)
+            outcome = await self._bus.outcome(self.request.request_id)
         except RetryLater as error:
             log.warning("outcome lookup failed", request_id=self.request.request_id, error=str(error))
         return outcome if outcome != self._lost else None
@@ -368,8 +368,3 @@ async def find_active(bus: Bus, request_id: str) -> ActiveRequest | None:
     except (*BUS_ERRORS, BadInput):
         raise RetryLater("no scheduler answers whether the request runs") from None
     return found if found.is_known else None
-
-
-async def find_outcome(bus: Bus, request_id: str) -> Outcome | None:
-    """The stored outcome, or None. Raises: RetryLater if the bus does not answer."""
-    return await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)

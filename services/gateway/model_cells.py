@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, SLO_UNATTAINABLE, ApiError
-from services.gateway.inflight import Confirm, find_outcome
+from services.gateway.inflight import Confirm
 from services.gateway.routing import route
 from services.gateway.stores.conversations import Conversations
 from services.gateway.stores.idempotency import IdempotencyKeys
@@ -103,7 +103,7 @@ class ModelCells:
         try:
             cell.readiness.check_serves()
         except RetryLater:
-            if not cell.connection.is_connected or await find_outcome(cell.connection.bus, request_id) is None:
+            if not cell.connection.is_connected or await cell.connection.bus.outcome(request_id) is None:
                 raise
         return cell, self._confirm(cell, request_id, claim)
 

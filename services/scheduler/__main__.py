@@ -77,7 +77,7 @@ async def serve(
     stop: asyncio.Event,
 ) -> int:
     """Lead the cell and serve until `stop` is set. Returns: the exit status."""
-    set_up = partial(bus.ensure_set_up, settings.max_stored_bytes, settings.stream_replicas)
+    set_up = partial(bus.set_up, settings.max_stored_bytes, settings.stream_replicas)
     await run_until_stopped(stop, set_up())
     caching, needs_profile = config.cache != "none", find_policy(config.policy).needs_profile
     instances = InstanceEvents(text.card.name, needs_profile=needs_profile, caching=caching)

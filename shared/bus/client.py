@@ -30,6 +30,7 @@ from shared.bus.subjects import Subjects
 from shared.bus.tls import bus_client
 from shared.bus.users import inbox_prefix
 from shared.errors import BadInput, RetryLater, StorageFull
+from shared.messages.requests import Outcome
 from shared.retry import retry
 from shared.tasks import pause
 from shared.urls import server_urls, without_credentials
@@ -159,6 +160,10 @@ class Bus:
                 return None
         return try_decode(stored, kind)
 
+    async def outcome(self, request_id: str) -> Outcome | None:
+        """The stored outcome of a request, or None. Raises: RetryLater if the bus does not answer."""
+        return await self.last("OUTCOMES", self.subjects.outcomes(request_id), Outcome)
+
     async def run_consumer(
         self,
         stream: str,
@@ -191,8 +196,9 @@ class Bus:
         return await until_answered(f"find the stream {name}", partial(self.js.stream_info, name))
 
     async def set_up(self, disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
-        """As `set_up.set_up`. Only the scheduler calls it."""
-        await set_up(self.js, self.subjects, disk_bytes, replicas)
+        """As `set_up.set_up`, repeated while the server is unavailable or JetStream is not ready. Only the scheduler
+        calls it. Raises: BadInput."""
+        await until_answered("set up the cell's streams", partial(set_up, self.js, self.subjects, disk_bytes, replicas))
 
     async def _report_end(self) -> None:
         """Set `closed` once the client has ended: it does not call `closed_cb` if data were left to send."""
@@ -206,10 +212,6 @@ class Bus:
             if self.is_live():
                 path.touch()  # noqa: ASYNC240  (takes microseconds)
             await pause(TOUCH_S)
-
-    async def ensure_set_up(self, disk_bytes: int = DISK_BYTES, replicas: int = 1) -> None:
-        """Repeat `set_up` while the server is unavailable or JetStream is not ready. Raises: BadInput as `set_up`."""
-        await until_answered("set up the cell's streams", partial(self.set_up, disk_bytes, replicas))
 
     async def stream_names(self) -> set[str]:
         """The names of all streams of the account. Raises: bus errors."""

@@ -22,16 +22,16 @@ from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.bus.watch import BusWatch
-from shared.messages.requests import Cancel, Outcome, Request
+from shared.messages.requests import Cancel, Request
 from shared.tasks import cancel, during
 from tests.support.nats import started_server
 from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
 async def test_a_subject_without_a_valid_message_has_no_last_one(bus: Bus) -> None:
-    assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) is None
+    assert await bus.outcome("r1") is None
     await bus.js.publish(bus.subjects.outcomes("r1"), b"{}")
-    assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) is None
+    assert await bus.outcome("r1") is None
 
 
 async def test_an_existing_stream_of_requests_gets_the_bound_and_keeps_its_messages(bus: Bus) -> None:
@@ -138,7 +138,7 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
 
 async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:
     """Keep the streams of the cell as a scheduler does, until cancelled."""
-    streams = KeptStreams(bus, bus.ensure_set_up, on_steps_lost)
+    streams = KeptStreams(bus, bus.set_up, on_steps_lost)
     watch = BusWatch(bus, streams.described, 0.05, expected=stream_names(bus.subjects))
     watch.follow(streams.keep)
     await watch.run()

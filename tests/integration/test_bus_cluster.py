@@ -46,9 +46,9 @@ async def test_an_existing_cell_gets_the_number_of_replicas_and_keeps_its_messag
     cluster: tuple[BusServers, str, Bus],
 ) -> None:
     _, url, bus = cluster
-    await bus.ensure_set_up(replicas=1)
+    await bus.set_up(replicas=1)
     await stored(bus, "r1")
-    await bus.ensure_set_up(replicas=3)
+    await bus.set_up(replicas=3)
     await leaders(url)  # every server has every stream
     infos = [await bus.wait_for_stream(name) for name in stream_names(bus.subjects)]
     assert {info.config.num_replicas for info in infos} == {3}
@@ -60,7 +60,7 @@ async def test_an_acknowledgement_that_a_failing_server_lost_is_sent_again(
     cluster: tuple[BusServers, str, Bus], tiny_model_dir: Path
 ) -> None:
     servers, url, bus = cluster
-    await bus.ensure_set_up(replicas=3)
+    await bus.set_up(replicas=3)
     stream = bus.subjects.stream("REQUESTS")
     async with receiving(bus, TextModel(tiny_model_dir, "tiny")) as intake:
         await stored(bus, "r")
@@ -88,7 +88,7 @@ async def test_a_slow_request_is_no_loss_after_a_change_of_leader(
     """The other server counts acknowledgements from 0, whatever the stream's first message is."""
     monkeypatch.setattr(delivery_watch, "CHECK_S", 0.0)
     _, _, bus = cluster
-    await bus.ensure_set_up(replicas=3)
+    await bus.set_up(replicas=3)
     stream, config = bus.subjects.stream("REQUESTS"), request_consumer(1)
     await stored(bus, "before")
     await until_answered("empty the stream", partial(bus.js.purge_stream, stream))
@@ -133,7 +133,7 @@ async def test_step_messages_count_as_lost_when_another_server_leads_their_strea
     cluster: tuple[BusServers, str, Bus],
 ) -> None:
     servers, url, bus = cluster
-    await bus.ensure_set_up(replicas=3)
+    await bus.set_up(replicas=3)
     stream, lost = bus.subjects.stream("STEPS"), asyncio.Event()
     led, watch = await leaders(url), watch_steps(bus, lost)
     await watch.look()
@@ -145,7 +145,7 @@ async def test_step_messages_count_as_lost_when_another_server_leads_their_strea
 @pytest.mark.slow
 async def test_an_emptied_stream_of_steps_is_noticed(cluster: tuple[BusServers, str, Bus]) -> None:
     servers, url, bus = cluster
-    await bus.ensure_set_up(replicas=1)
+    await bus.set_up(replicas=1)
     lost = asyncio.Event()
     watch = watch_steps(bus, lost)
     await until_answered("publish a step", partial(bus.js.publish, bus.subjects.steps("i1"), b"x"))
@@ -158,7 +158,7 @@ async def test_an_emptied_stream_of_steps_is_noticed(cluster: tuple[BusServers, 
 
 
 def watch_steps(bus: Bus, lost: asyncio.Event) -> BusWatch:
-    streams = KeptStreams(bus, bus.ensure_set_up, lost.set)
+    streams = KeptStreams(bus, bus.set_up, lost.set)
     watch = BusWatch(bus, streams.described, ELECTION_S)
     watch.follow(streams.keep)
     return watch
@@ -171,7 +171,7 @@ async def loses(watch: BusWatch, lost: asyncio.Event) -> bool:
 
 async def test_several_replicas_without_a_cluster_are_refused_with_the_setting(bus: Bus) -> None:
     with pytest.raises(BadInput, match="DILASERVE_STREAM_REPLICAS=3: the NATS server is in no cluster"):
-        await bus.ensure_set_up(replicas=3)
+        await bus.set_up(replicas=3)
 
 
 async def test_a_server_without_the_password_of_the_routes_is_refused(tmp_path: Path) -> None:

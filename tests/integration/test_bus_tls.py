@@ -34,7 +34,7 @@ async def test_the_bus_works_over_tls_and_connects_again(server: NatsServer, cer
     server.stop(kill=True)
     server.start()
     async with asyncio.timeout(LIMIT_S):
-        await bus.ensure_set_up()
+        await bus.set_up()
     assert (await bus.js.publish(bus.subjects.requests, b"{}")).stream == "REQUESTS-cell0"
     await bus.close()
 

@@ -240,5 +240,5 @@ async def test_a_user_connects_again_after_a_restart_of_the_server(server: NatsS
     """The last test of the module, because it restarts the server."""
     server.stop(kill=True)
     server.start()
-    await cell.ensure_set_up()
+    await cell.set_up()
     assert (await cell.js.publish(cell.subjects.outcomes("r4"), b"{}")).stream == OUTCOMES

@@ -20,10 +20,6 @@ NAMES = [f"r-{i}" for i in range(20)]
 DAMAGED_BYTES = 8
 
 
-async def outcome(bus: Bus, request_id: str) -> Outcome | None:
-    return await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
-
-
 async def claim(bus: Bus, request_id: str, *, is_stored: bool = True) -> None:
     bucket = await bus.bucket(bus.subjects.claims_bucket)
     await bucket.put(request_id, encode(Claim(fingerprint="f", is_stored=is_stored)))
@@ -67,10 +63,10 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
             async with cluster.instance():
 
                 async def all_have_ended() -> bool:
-                    return all([await outcome(bus, name) for name in NAMES])
+                    return all([await bus.outcome(name) for name in NAMES])
 
                 await until(all_have_ended, 60)  # takes 10 s on an idle machine
-        ended = [each for name in NAMES if (each := await outcome(bus, name))]
+        ended = [each for name in NAMES if (each := await bus.outcome(name))]
         served = [each for each in ended if each.status is OutcomeStatus.COMPLETED]
         failed = [each.error.message for each in ended if each.error is not None]
         assert len(served) + len(failed) == len(NAMES)
@@ -97,15 +93,15 @@ async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
     with service("scheduler", cluster.settings, cluster.log, clock_ahead_s=clock_ahead_s):
 
         async def have_failed() -> bool:
-            return None not in [await outcome(bus, name) for name in ("lost", "claimed")]
+            return None not in [await bus.outcome(name) for name in ("lost", "claimed")]
 
         await until(have_failed)
     for name in ("lost", "claimed"):
-        found = await outcome(bus, name)
+        found = await bus.outcome(name)
         assert found is not None
         assert found.error is not None
         assert (found.status, found.error.message) == (OutcomeStatus.FAILED, LOST.message)
-    assert await outcome(bus, "refused") is None  # it can be sent again
-    ended = await outcome(bus, "ended")
+    assert await bus.outcome("refused") is None  # it can be sent again
+    ended = await bus.outcome("ended")
     assert ended is not None
     assert ended.status is OutcomeStatus.CANCELLED

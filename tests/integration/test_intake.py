@@ -99,7 +99,7 @@ async def test_outcomes_of_a_distrusted_instance_are_marked_at_any_time(bus: Bus
         await intake.outcomes.drain()
         marked = []
         for arrived in (stored, good, being_stored, later):
-            outcome = await bus.last("OUTCOMES", bus.subjects.outcomes(arrived.request.request_id), Outcome)
+            outcome = await bus.outcome(arrived.request.request_id)
             assert outcome is not None
             marked.append(outcome.unverified)
         assert marked == [True, False, True, True]
@@ -280,7 +280,7 @@ async def test_a_waiting_request_whose_message_is_lost_fails_unless_it_has_an_ou
         intake.finish(await intake.arrived())
         assert await intake.status("lost") is OutcomeStatus.FAILED
         assert await intake.arrived_names(1) == ["last"]
-    lost, kept = [await bus.last("OUTCOMES", bus.subjects.outcomes(name), Outcome) for name in ("lost", "finished")]
+    lost, kept = [await bus.outcome(name) for name in ("lost", "finished")]
     assert lost is not None
     assert lost.error == LOST
     assert kept == finished
@@ -406,7 +406,7 @@ async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, t
             finish = FinishRequest(await intake.arrived(), OutcomeStatus.COMPLETED, ids, None, None, confidences=given)
             intake.outcomes.finish(finish)
             await intake.status(name)
-        found = [await bus.last("OUTCOMES", bus.subjects.outcomes(name), Outcome) for name in ("with", "without")]
+        found = [await bus.outcome(name) for name in ("with", "without")]
     assert [each and each.text for each in found] == ["yes", "yes"]
     assert [each and each.token_ids for each in found] == [ids[:3].tobytes(), b""]
     assert [each and each.confidences for each in found] == [confidences[:3].tobytes(), b""]

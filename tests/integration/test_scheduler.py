@@ -82,7 +82,7 @@ async def stored(cluster: Cluster, request_id: str) -> Outcome:
     found: list[Outcome] = []
 
     async def is_stored() -> bool:
-        outcome = await cluster.bus.last("OUTCOMES", cluster.bus.subjects.outcomes(request_id), Outcome)
+        outcome = await cluster.bus.outcome(request_id)
         found.extend([outcome] if outcome else [])
         return bool(found)
 

@@ -54,7 +54,7 @@ async def test_requests_and_the_lease_are_stored_while_outcomes_are_full(bus: Bu
     await fill(bus, bus.subjects.stream("OUTCOMES"), outcome("r1"), bus.subjects.outcomes("r1"))
     with pytest.raises(StorageFull, match="the bus stores as many bytes there as it may"):
         await bus.store(bus.subjects.outcomes("r2"), outcome("r2"))
-    assert await bus.last("OUTCOMES", bus.subjects.outcomes("r1"), Outcome) == outcome("r1")
+    assert await bus.outcome("r1") == outcome("r1")
     await bus.store(bus.subjects.requests, Request(request_id="r2", prompt="x"))
     lease = await Lease.acquire(bus, "test")
     assert lease.epoch > 0

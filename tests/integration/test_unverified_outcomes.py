@@ -31,7 +31,7 @@ async def store(bus: Bus, request_id: str, *instances: str, json: bool = False, 
 
 
 async def marked(bus: Bus, *request_ids: str) -> list[bool]:
-    found = [await bus.last("OUTCOMES", bus.subjects.outcomes(each), Outcome) for each in request_ids]
+    found = [await bus.outcome(each) for each in request_ids]
     return [each is not None and each.unverified for each in found]
 
 

@@ -110,7 +110,7 @@ class Intake:
         """Send a request. Returns: the error with which it is rejected."""
         await self.bus.store(self.bus.subjects.requests, request)
         assert await self.status(request.request_id) is OutcomeStatus.REJECTED
-        outcome = await self.bus.last("OUTCOMES", self.bus.subjects.outcomes(request.request_id), Outcome)
+        outcome = await self.bus.outcome(request.request_id)
         assert outcome is not None
         assert outcome.error is not None
         return outcome.error

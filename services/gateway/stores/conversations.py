@@ -12,7 +12,6 @@ from nats.js.kv import KeyValue
 
 from services.gateway.bus_connection import BusConnection
 from services.gateway.errors import ApiError
-from services.gateway.inflight import find_outcome
 from shared.api_keys import ApiKey
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors
@@ -56,7 +55,7 @@ class Conversations:
             raise _not_found(response_id)
         if (connection := self._connections.get(conversation.cell or self._first)) is None:
             raise _not_found(response_id)
-        outcome = await find_outcome(connection.bus, request_id)
+        outcome = await connection.bus.outcome(request_id)
         if outcome is None or outcome.status is not OutcomeStatus.COMPLETED:
             raise _not_found(response_id)
         return [*conversation.messages, ChatMessage(role="assistant", content=outcome.text)]

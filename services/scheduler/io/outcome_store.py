@@ -62,7 +62,7 @@ async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> No
 
 async def final_outcome(bus: Bus, request_id: str) -> Outcome | None:
     """The stored outcome; None if there is none, or the bus has lost the request. Raises: RetryLater."""
-    outcome = await bus.last("OUTCOMES", bus.subjects.outcomes(request_id), Outcome)
+    outcome = await bus.outcome(request_id)
     return outcome if outcome is not None and outcome.is_final else None
 
 
@@ -172,10 +172,8 @@ class OutcomeStore:
         """Store the outcome of an ended request again, so that its producer receives it; acknowledge the message."""
 
         async def store_again() -> None:
-            subject = self._bus.subjects.outcomes(request_id)
-            outcome = await self._bus.last("OUTCOMES", subject, Outcome)
-            if outcome is not None:
-                await self._bus.store(subject, outcome, json=delivery.json)
+            if (outcome := await self._bus.outcome(request_id)) is not None:
+                await self._bus.store(self._bus.subjects.outcomes(request_id), outcome, json=delivery.json)
             with bus_errors("acknowledge the request"):
                 await delivery.acknowledge()
 

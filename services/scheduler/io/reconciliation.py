@@ -59,17 +59,13 @@ async def _accepted(bus: Bus, clock: BusClock) -> list[Arrival]:
         claimed = await read_stream(bus, f"KV_{bucket}", f"$KV.{bucket}.>", **since)
         arrived = await read_stream(bus, subjects.stream("ARRIVALS"), subjects.arrivals, **since)
     accepted: dict[str, Arrival] = {}
-    for read, messages in ((_claimed, claimed), (_arrived, arrived)):
+    for read, messages in ((_claimed, claimed), (partial(try_decode, kind=Arrival), arrived)):
         for number, msg in enumerate(messages):
             if (arrival := read(msg)) is not None:
                 accepted[arrival.request_id] = arrival
             if number % DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)
     return list(accepted.values())
-
-
-def _arrived(msg: Msg) -> Arrival | None:
-    return try_decode(msg, Arrival)
 
 
 def _claimed(msg: Msg) -> Arrival | None:
@@ -99,14 +95,10 @@ async def _without_outcome(bus: Bus, arrivals: list[Arrival], is_known: Callable
     unknown = [arrival for arrival in arrivals if not is_known(arrival.request_id)]
     for first in range(0, len(unknown), MAX_READS):
         some = unknown[first : first + MAX_READS]
-        outcomes = await asyncio.gather(*(retry(partial(_outcome, bus, arrival)) for arrival in some))
+        outcomes = await asyncio.gather(*(retry(partial(bus.outcome, arrival.request_id)) for arrival in some))
         missing += [arrival for arrival, outcome in zip(some, outcomes, strict=True) if outcome is None]
         await asyncio.sleep(READ_INTERVAL_S)
     return [arrival for arrival in missing if not is_known(arrival.request_id)]
-
-
-async def _outcome(bus: Bus, arrival: Arrival) -> Outcome | None:
-    return await bus.last("OUTCOMES", bus.subjects.outcomes(arrival.request_id), Outcome)
 
 
 async def _fail(bus: Bus, arrival: Arrival) -> None:

@@ -25,8 +25,7 @@ class StateSets:
         follows = followers(automaton.next_state)
         self._successors = np.packbits(follows, axis=1)
         self._predecessors = np.packbits(follows.T, axis=1)
-        self._masks: dict[tuple[int, int], UInt8] = {}
-        self._mask_of: dict[bytes, UInt8] = {}  # by the classes allowed
+        self._masks: dict[bytes, UInt8] = {}  # by the classes allowed: many pairs of sets allow the same tokens
         self.forget()
 
     def forget(self) -> None:
@@ -37,7 +36,6 @@ class StateSets:
         self._before: dict[tuple[int, int], int] = {}
         self._classes: dict[tuple[int, int], Bool] = {}
         self._masks.clear()
-        self._mask_of.clear()
 
     @property
     def is_full(self) -> bool:
@@ -76,16 +74,12 @@ class StateSets:
 
     def mask(self, forward: int, backward: int) -> UInt8:
         """The tokens that lead from the one set into the other, as bits: [ceil(V / 8)]."""
-        key = forward, backward
+        allowed = self._allowed(forward, backward)
+        key = allowed.tobytes()
         if key not in self._masks:
             if len(self._masks) >= MAX_MASKS:
                 self._masks.clear()
-                self._mask_of.clear()
-            allowed = self._allowed(forward, backward)
-            equal = allowed.tobytes()  # many pairs allow the same tokens
-            if equal not in self._mask_of:
-                self._mask_of[equal] = np.packbits(allowed[self.automaton.class_of])
-            self._masks[key] = self._mask_of[equal]
+            self._masks[key] = np.packbits(allowed[self.automaton.class_of])
         return self._masks[key]
 
     def _allowed(self, forward: int, backward: int) -> Bool:

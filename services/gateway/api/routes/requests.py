@@ -28,7 +28,7 @@ from services.gateway.api.step_details import step_list
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_monitor import end_s
 from services.gateway.errors import ApiError, not_found
-from services.gateway.inflight import find_active, find_outcome
+from services.gateway.inflight import find_active
 from services.gateway.stores.conversations import ID_PREFIX as RESPONSE_ID_PREFIX
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus
@@ -161,10 +161,10 @@ async def _find_in_cell(
 ) -> tuple[Outcome | UnfinishedRequest, Bus] | None:
     """None if the cell has no such request, or the key may not see it. Raises: RetryLater if it does not answer."""
     bus = cell.connection.bus
-    outcome = await find_outcome(bus, request_id)
+    outcome = await bus.outcome(request_id)
     active = None if outcome is not None and outcome.is_final else await find_active(bus, request_id)
     if active is None and outcome is None:  # it may have ended in between
-        outcome = await find_outcome(bus, request_id)
+        outcome = await bus.outcome(request_id)
     if active is None:
         return (outcome, bus) if outcome is not None and key.may_see(outcome.key) else None
     if not key.may_see(active.key):
