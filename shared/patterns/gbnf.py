@@ -24,7 +24,8 @@ TOKENS = re.compile(
     re.VERBOSE,
 )
 CHARACTERS = re.compile(r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|([^\\])", re.DOTALL)
-ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
+ESCAPES = {each: each for each in "\\\"'/?[]-^"}
+ESCAPES |= {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,6 @@ BOOLEAN, NULL = either([Literal("true"), Literal("false")]), Literal("null")
 Member = tuple[FormPart, bool]  # a property, and whether it is required
 
 
-def counted(members: Sequence[Member], least: int, most: int | None) -> list[Member]:
-    """Members with at least `least` required ones, and without the optional ones beyond `most` in all."""
-    needed = sum(is_required for _, is_required in members)
-    optional = len(members) - needed if most is None else max(most - needed, 0)
-    found = []
-    for member, is_required in members:
-        if not is_required and not optional:
-            continue
-        makes_up = not is_required and needed < least
-        optional, needed = optional - (not is_required), needed + makes_up
-        found.append((member, is_required or makes_up))
-    return found
-
-
 @lru_cache(ANY_DEPTH + 1)
 def any_value(depth: int) -> FormPart:
     """Any value with at most this many levels of arrays and objects."""
@@ -59,15 +45,15 @@ def _listed(item: FormPart, least: int, most: int | None) -> FormPart:
     return listed(item, Literal(","), SPACE, least, most)
 
 
-def members_of(members: Sequence[Member]) -> FormPart:
-    """The members in their order, with commas between them."""
+def members_of(members: Sequence[Member], least: int = 0, most: int | None = None) -> FormPart:
+    """`least` to `most` of the members in their order, with commas between them."""
     needed = frozenset(at for at, (_, is_required) in enumerate(members) if is_required)
-    return Listed(tuple(member for member, _ in members), COMMA, needed)
+    return Listed(tuple(member for member, _ in members), COMMA, needed, least, most)
 
 
-def object_with(members: Sequence[Member]) -> FormPart:
-    """An object of these members."""
-    return JoinedParts((Literal("{"), members_of(members), Literal("}")))
+def object_with(members: Sequence[Member], least: int = 0, most: int | None = None) -> FormPart:
+    """An object of `least` to `most` of these members."""
+    return JoinedParts((Literal("{"), members_of(members, least, most), Literal("}")))
 
 
 def member(name: str, value: FormPart) -> FormPart:

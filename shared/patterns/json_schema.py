@@ -24,7 +24,6 @@ from shared.patterns.json_containers import (
     Member,
     any_value,
     array_of,
-    counted,
     member,
     members_of,
     object_of,
@@ -33,8 +32,18 @@ from shared.patterns.json_containers import (
 from shared.patterns.json_scalars import QUOTE, constant, integer, limits, number, searched, string
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, automaton_of, either
 from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, assertions_of
-from shared.patterns.schema_merging import Schema, apart, merged, same, with_prefix_items, without_properties
-from shared.patterns.schema_narrowing import TYPES, in_own_scope, narrowed, needs_narrowing
+from shared.patterns.schema_merging import (
+    TYPES,
+    Schema,
+    apart,
+    as_key,
+    is_of,
+    merged,
+    same,
+    with_prefix_items,
+    without_properties,
+)
+from shared.patterns.schema_narrowing import in_own_scope, narrowed, needs_narrowing
 from shared.patterns.schema_references import References
 
 MAX_DEPTH = 3  # of a reference within itself
@@ -57,10 +66,7 @@ def schema_parts(schemas: Mapping[str, Any], left_out: list[str]) -> list[FormPa
     """As `schema_part`, for the schemas of several fields, which share the limits."""
     converter, parts = _Converter(left_out), []
     for field, schema in schemas.items():
-        part = converter.whole(schema, field)
-        if part is None:
-            raise BadInput(f"{field} has no instance of at most {MAX_DEPTH} levels", field)
-        parts.append(part)
+        parts.append(converter.whole(schema, field))
     return parts
 
 
@@ -80,18 +86,25 @@ class _Converter:
     def __init__(self, left_out: list[str]) -> None:
         self._references = References(True)  # of the schema that is converted
         self._parts = self._num_patterns = 0  # converted so far
+        self._is_cut = False  # whether a reference has more levels than MAX_DEPTH
         self._compiled: set[str] = set()
         self._left_out = left_out
+        self._without_value = ""  # the first required property without a possible value
 
-    def whole(self, schema: Any, field: str) -> FormPart | None:
-        """The texts of a schema."""
+    def whole(self, schema: Any, field: str) -> FormPart:
+        """The texts of a schema. Raises: BadInput, also if there are none."""
         try:
             self._references = References(schema)
-            return self.convert(self._references.root, field, {})
+            found = self.convert(self._references.root, field, {})
         except RecursionError:
             raise BadInput(f"{field} is nested too deep", field) from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # a keyword of a wrong type
-            raise BadInput(f"{field} is not a valid JSON schema: {error}", field) from None
+        except (AttributeError, KeyError, TypeError, ValueError):  # a value of a wrong type within a keyword
+            raise BadInput(f"{field} is not a valid JSON schema", field) from None
+        if found is None:
+            levels = f" of at most {MAX_DEPTH} levels" if self._is_cut else ""
+            reason = f": {self._without_value} is required, but has no allowed value" if self._without_value else ""
+            raise BadInput(f"{field} has no instance{levels}{reason}", field)
+        return found
 
     def convert(self, schema: Any, field: str, depths: Depths) -> FormPart | None:
         """`depths`: the levels of each reference around this part."""
@@ -102,7 +115,7 @@ class _Converter:
             return any_value(ANY_DEPTH) if schema is not False else None
         if not isinstance(schema, Mapping):
             raise BadInput(f"a schema must be an object, true or false, got {schema!r}", field)
-        schema = assertions_of(schema)
+        schema = assertions_of(schema, field)
         unsupported = next((name for name in UNSUPPORTED if name in schema), None)
         if unsupported is not None:
             raise BadInput(f"{unsupported} is not supported", field)
@@ -136,7 +149,7 @@ class _Converter:
             values = [
                 value
                 for value in values
-                if not _is_of(value, kind)
+                if not is_of(value, kind)
                 or (automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False)))
             ]
         return _either(constant(value) for value in values)
@@ -180,10 +193,8 @@ class _Converter:
         return BOOLEAN if kind == "boolean" else NULL
 
     def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> FormPart | None:
-        parts = schema[name]
         siblings: Any = {key: value for key, value in schema.items() if key != name}
-        if not isinstance(parts, list) or not parts:
-            raise BadInput(f"{name} must be a list of schemas", field)
+        parts = schema[name] if name != "oneOf" else self._kept_apart(schema[name], field, depths)
         plains = []
         for part in parts:
             plain, deeper = self._plain(part, field, depths)
@@ -191,27 +202,33 @@ class _Converter:
             depths = deeper if name == "allOf" else depths
         if name == "allOf":
             for plain, _ in plains:
+                if all(isinstance(each, Mapping) and "oneOf" in each for each in (siblings, plain)):
+                    any_of = {"anyOf": self._kept_apart(siblings.pop("oneOf"), field, depths)}
+                    siblings = merged(siblings, any_of, field, self._matches)
                 siblings = merged(siblings, plain, field, self._matches)
             return self.convert(siblings, field, depths)
-        if name == "oneOf":
-            absent = apart([plain for plain, _ in plains], field)
-            plains = [
-                (merged(plain, without_properties(own), field, self._matches), deeper)
-                for (plain, deeper), own in zip(plains, absent, strict=True)
-            ]
-        wholes = [(merged(plain, siblings, field, self._matches), deeper) for plain, deeper in plains]
+        wholes = [(merged(siblings, plain, field, self._matches), deeper) for plain, deeper in plains]
         ways = [partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes)]
         return _either(self._written(ways))
+
+    def _kept_apart(self, parts: Sequence[Any], field: str, depths: Depths) -> list[Any]:
+        """The parts of oneOf, narrowed so that no value matches two of them."""
+        absent = apart([self._plain(part, field, depths)[0] for part in parts], field, self._references.find)
+        return [
+            {"allOf": [part, without_properties(own)]} if own else part for part, own in zip(parts, absent, strict=True)
+        ]
 
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
         """A part without a reference, and the levels within it. A part that is too deep is false."""
         while isinstance(part, Mapping) and "$ref" in part:
+            part = assertions_of(part, field)
             target, depth = self._references.find(part["$ref"], field), depths.get(part["$ref"], 0)
             if depth == MAX_DEPTH:
+                self._is_cut = True
                 return False, depths
             depths = {**depths, part["$ref"]: depth + 1}
-            siblings = assertions_of({name: value for name, value in part.items() if name != "$ref"})
-            part = merged(in_own_scope(target, field), siblings, field, self._matches) if siblings else target
+            del part["$ref"]
+            part = merged(in_own_scope(target, field), part, field, self._matches) if part else target
         return part, depths
 
     def _array(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
@@ -220,7 +237,9 @@ class _Converter:
         if schema.get("uniqueItems") and most not in {0, 1}:
             items, _ = self._plain(schema.get("items", True), field, depths)
             if isinstance(items, Mapping) and "enum" in items and "prefixItems" not in schema:
-                return _in_order(items, least, most, field)
+                texts = {as_key(value): constant(value) for value in _values_of(items, field)}
+                listed = members_of([(text, False) for text in texts.values()], least, most)
+                return JoinedParts((Literal("["), listed, Literal("]"))) if least <= len(texts) else None
             if least > 1 or "prefixItems" in schema:
                 raise BadInput("uniqueItems is supported for items with enum, or for at most one item", field)
             most = 1
@@ -242,27 +261,28 @@ class _Converter:
 
     def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
         properties, required = schema.get("properties", {}), schema.get("required", [])
-        if not isinstance(properties, Mapping) or not isinstance(required, list):
-            raise BadInput("properties must be an object, and required a list", field)
         least, most = limits(schema, "Properties", field)
         others = schema.get("additionalProperties", True)
         if not properties and not required:
             return self._of_keys(schema, least, most, field, depths)
         missing = {name: others for name in required if name not in properties}
+        key = self._key(schema, field, depths)
+        allowed = automaton_of(key) if key not in {None, KEY} else None
         members: list[Member] = []
         for name, part in {**properties, **missing}.items():
-            if name in required:
-                value = self.convert(part, f"{field}.{name}", depths)
-                if value is None:
-                    return None
-            else:
-                value = self._optional(part, f"{field}.{name}", depths)
+            value = None
+            if key is not None and (allowed is None or allowed.accepts(json.dumps(name, ensure_ascii=False))):
+                convert = self.convert if name in required else self._optional
+                value = convert(part, f"{field}.{name}", depths)
+            if value is None and name in required:
+                self._without_value = self._without_value or f"{field}.{name}"
+                return None
             if value is not None:
                 members.append((member(name, value), name in required))
-        members = counted(members, least, most)
-        if not least <= len(members) <= (len(members) if most is None else most):
+        needed = sum(is_required for _, is_required in members)
+        if least > len(members) or (most is not None and most < needed):
             return None
-        return object_with(members)
+        return object_with(members, least, most)
 
     def _optional(self, part: Any, field: str, depths: Depths) -> FormPart | None:
         """A property that may be left out."""
@@ -292,17 +312,19 @@ class _Converter:
             return object_with(whole) if len(names) == least else None
         return object_of(either([JoinedParts((key, COLON, value)) for key, value in members]), least, most)
 
-    def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[FormPart, Any, str]]:
-        """The keys that `propertyNames` allows, each with the schema of its values, and where that is."""
+    def _key(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
+        """The keys that `propertyNames` allows."""
         names = self._plain(schema.get("propertyNames", True), field, depths)[0]
         if names is True or names == {}:
-            allowed = None
-        else:
-            names = merged(names, {"type": "string"}, field, self._matches)
-            part = self.convert(names, f"{field}.propertyNames", depths)
-            if part is None:
-                return
-            allowed = automaton_of(part)
+            return KEY
+        return self.convert(merged(names, {"type": "string"}, field, self._matches), f"{field}.propertyNames", depths)
+
+    def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[FormPart, Any, str]]:
+        """The keys of an object that names none, each with the schema of its values, and where that is."""
+        allowed_key = self._key(schema, field, depths)
+        if allowed_key is None:
+            return
+        allowed = automaton_of(allowed_key) if allowed_key is not KEY else None
         values, patterns = schema.get("patternProperties", {}), dict[str, PatternAutomaton]()
         for pattern in values:
             self._count_pattern(pattern, field)
@@ -319,8 +341,7 @@ class _Converter:
             if allowed is None or found is not None:
                 yield key if found is None else Compiled(found), values[pattern], f"patternProperties.{pattern}"
         if not patterns:
-            other = KEY if allowed is None else Compiled(allowed)
-            yield other, schema.get("additionalProperties", True), "additionalProperties"
+            yield allowed_key, schema.get("additionalProperties", True), "additionalProperties"
 
 
 def _texts(part: FormPart) -> Iterator[str]:
@@ -357,36 +378,8 @@ def _types(schema: Schema, field: str) -> list[str]:
 
 def _values_of(schema: Schema, field: str) -> list[Any]:
     """The values of `enum` or `const` of the schema's types."""
-    values = schema.get("enum", [schema.get("const")])
-    if not isinstance(values, list):
-        raise BadInput("enum must be a list", field)
+    values: list[Any] = schema.get("enum", [schema.get("const")])
     if "const" in schema:
         values = [value for value in values if same(value, schema["const"])]
     kinds = _types(schema, field) if "type" in schema else list(TYPES)
-    return [value for value in values if any(_is_of(value, kind) for kind in kinds)]
-
-
-def _is_of(value: Any, kind: str) -> bool:
-    of_python: Mapping[str, tuple[type, ...]] = {
-        "object": (dict,),
-        "array": (list,),
-        "string": (str,),
-        "number": (int, float),
-        "integer": (int,),
-        "boolean": (bool,),
-        "null": (type(None),),
-    }
-    return isinstance(value, of_python[kind]) and (kind == "boolean" or not isinstance(value, bool))
-
-
-def _in_order(items: Schema, least: int, most: int | None, field: str) -> FormPart | None:
-    """An array of different values of a list, in its order."""
-    texts = {json.dumps(value, sort_keys=True): value for value in items["enum"]}
-    values = [constant(value) for value in texts.values() if any(_is_of(value, kind) for kind in _types(items, field))]
-    if least > 1 or (most is not None and most < len(values)):
-        raise BadInput("uniqueItems beside minItems above 1 or maxItems is not supported", field)
-    if least > len(values):
-        return None
-    return JoinedParts(
-        (Literal("["), members_of(counted([(value, False) for value in values], least, None)), Literal("]"))
-    )
+    return [value for value in values if any(is_of(value, kind) for kind in kinds)]

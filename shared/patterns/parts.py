@@ -279,28 +279,37 @@ class Looped:
 
 @dataclass(frozen=True, slots=True)
 class Listed(Parts):
-    """Some of the parts, in their order, with `separator` between them; those of `needed` always."""
+    """`least` to `most` of the parts, in their order, with `separator` between them; those of `needed` always."""
 
     separator: FormPart
     needed: frozenset[int]
+    least: int = 0
+    most: int | None = None
 
     def build(self, network: Network, start: int) -> int:
-        before: int | None = start  # the state before which there is none of the parts
-        after = network.add()  # the state after one of them
+        most = self.most if self.most is not None and self.most < len(self.parts) else None
+        highest = max(self.least, 1) if most is None else most  # more parts than this are not told apart
+        states = {0: start}  # by the number of parts before
         for at, part in enumerate(self.parts):
-            own, next_after = network.add(), network.add()
-            if before is not None:
-                network.empty[before].append(own)
-            network.empty[self.separator.build(network, after)].append(own)
-            network.empty[part.build(network, own)].append(next_after)
-            if at in self.needed:
-                before = None
-            else:
-                network.empty[after].append(next_after)
-            after = next_after
-        if before is not None:
-            network.empty[before].append(after)
-        return after
+            before: dict[int, int] = {}  # the state before the part, by the number with it
+            for count, state in states.items():
+                after = min(count + 1, highest) if most is None else count + 1
+                if after > highest:
+                    continue
+                if after not in before:
+                    before[after] = network.add()
+                network.empty[self.separator.build(network, state) if count else state].append(before[after])
+            skipped = {} if at in self.needed else states
+            states = {count: network.add() for count in sorted({*before, *skipped})}
+            for count, state in skipped.items():
+                network.empty[state].append(states[count])
+            for count, state in before.items():
+                network.empty[part.build(network, state)].append(states[count])
+        end = network.add()
+        for count, state in states.items():
+            if count >= self.least:
+                network.empty[state].append(end)
+        return end
 
 
 NOTHING = JoinedParts(())

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shared.errors import BadInput
+
 KEYWORDS = {  # by the type of the values that they are about
     "string": "minLength maxLength pattern format",
     "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
@@ -15,12 +17,33 @@ TYPE_OF = {keyword: kind for kind, names in KEYWORDS.items() for keyword in name
 UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy", "formatMinimum", "formatMaximum")
 TYPE_INDEPENDENT = ("$ref", "allOf", "anyOf", "oneOf", "enum", "const", "type", "if", "then", "else", "not")
 ASSERTIONS = frozenset({*TYPE_OF, *TYPE_INDEPENDENT, *UNSUPPORTED})  # others are annotations, as JSON Schema has it
+ACCEPTED = {  # the values of keywords
+    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas"), (Mapping, "an object of schemas")),
+    **dict.fromkeys(("dependencies", "dependentRequired"), (Mapping, "an object")),
+    **dict.fromkeys(("required", "enum", "prefixItems"), (list, "a list")),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf"), (list, "a list of schemas")),
+    **dict.fromkeys(("$ref", "pattern", "format"), (str | tuple, "a string")),  # tuple: of several, merged
+    "type": (str | list, "the name of a type, or a list of names"),
+    "uniqueItems": (bool, "true or false"),
+}
 
 
-def assertions_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that instances depend on. Draft 4's true or false beside a bound becomes the number of today."""
+def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """The keywords that instances depend on, as the present draft writes them. Draft 4 has true or false beside a
+    bound; draft 3 has `required` in the property itself. Raises: BadInput naming a keyword of a wrong type."""
     found = {name: value for name, value in schema.items() if name in ASSERTIONS}
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
             found[exclusive] = found.pop(bound)
-    return found
+    if isinstance(found.get("required"), bool):
+        del found["required"]
+    for name, value in found.items():
+        wanted, accepted = ACCEPTED.get(name, (object, ""))
+        if not isinstance(value, wanted) or (value == [] and accepted == "a list of schemas"):
+            raise BadInput(f"{name} must be {accepted}, got {value!r}", field)
+    for name in ("required", "type"):
+        if not all(isinstance(each, str) for each in found.get(name, [])):
+            raise BadInput(f"{name} must be a list of strings, got {found[name]!r}", field)
+    properties = found.get("properties", {}).items()
+    needed = [name for name, part in properties if isinstance(part, Mapping) and part.get("required") is True]
+    return {**found, "required": [*found.get("required", []), *needed]} if needed else found

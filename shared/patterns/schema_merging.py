@@ -6,14 +6,19 @@ It may accept fewer: of `multipleOf` 4 and 6, for example, the multiples of 24.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.errors import BadInput
+from shared.patterns.compile_budget import current_budget
 from shared.patterns.schema_keyword_names import assertions_of
 
 Schema = Mapping[str, Any]
 Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name within a field; raises BadInput
 
+Find = Callable[[str, str], Any]  # the schema of a reference within a field; raises BadInput
+
+TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+MAX_TRAITS, MAX_TRAITS_DEPTH = 100, 4  # alternatives of a part that are compared, and levels of them
 MAX_WAYS = 1_000  # alternatives of oneOf, and of anyOf after several are multiplied
 
 LOWER_BOUNDS = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
@@ -31,7 +36,7 @@ def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         wrong = other if isinstance(one, Mapping) else one
         raise BadInput(f"a schema must be an object, true or false, got {wrong!r}", field)
-    one, other = with_prefix_items(one), with_prefix_items(other)
+    one, other = with_prefix_items(assertions_of(one, field)), with_prefix_items(assertions_of(other, field))
     prefix = max(len(part.get("prefixItems", [])) for part in (one, other))
     found, others = (
         _padded(_with_additional_properties(*pair, field, matches), prefix) for pair in ((one, other), (other, one))
@@ -66,7 +71,7 @@ def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
     return {**schema, "prefixItems": [*own, *[schema.get("items", True)] * (prefix - len(own))]}
 
 
-def apart(parts: Sequence[Any], field: str) -> list[set[str]]:
+def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str]]:
     """For each part of oneOf, properties without which no value of it matches another part.
 
     Raises: BadInput if a value could match two of the parts all the same.
@@ -74,10 +79,11 @@ def apart(parts: Sequence[Any], field: str) -> list[set[str]]:
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
     found: list[set[str]] = [set() for _ in parts]
-    for (at, one), (beside, other) in combinations(enumerate(parts), 2):
-        if _types_disjoint(one, other) or _constants_disjoint(one, other):
+    traits = [_traits(part, field, find) for part in parts]
+    for (at, one), (beside, other) in combinations(enumerate(traits), 2):
+        if all(_disjoint(a, b) for a in one for b in other):
             continue
-        ones, others = (set(part.get("required", [])) if isinstance(part, Mapping) else set() for part in (one, other))
+        ones, others = (frozenset.intersection(*(each.required for each in ways)) for ways in (one, other))
         if ones <= others or others <= ones:
             raise BadInput(
                 "oneOf is supported if its parts differ in type, in required properties, or in one with const or enum; "
@@ -95,15 +101,14 @@ def listed_types(schema: Schema) -> list[Any]:
     return list(named) if isinstance(named, list) else [named]
 
 
-def _with_additional_properties(schema: Schema, other: Schema, field: str, matches: Matches) -> dict[str, Any]:
+def _with_additional_properties(schema: dict[str, Any], other: Schema, field: str, matches: Matches) -> dict[str, Any]:
     """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only `other` names."""
-    schema = assertions_of(schema)
     if "const" in schema:
         values = [value for value in schema.get("enum", [schema["const"]]) if same(value, schema["const"])]
         schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}
     additional = schema.get("additionalProperties", True)
     named, matched = other.get("properties", {}), other.get("patternProperties", {})
-    if additional is True or not isinstance(named, Mapping):
+    if additional is True:
         return schema
     own, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     if matched:
@@ -114,7 +119,32 @@ def _with_additional_properties(schema: Schema, other: Schema, field: str, match
 
 def same(one: Any, other: Any) -> bool:
     """Whether both are the same JSON value; to Python 1 equals true."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return as_key(one) == as_key(other)
+
+
+def as_key(value: Any) -> str:
+    """A text that equal JSON values have in common: 1.0 is 1."""
+    return json.dumps(json.loads(json.dumps(value), parse_float=_number), sort_keys=True)
+
+
+def _number(text: str) -> float:
+    return int(value) if (value := float(text)).is_integer() else value
+
+
+def is_of(value: Any, kind: str) -> bool:
+    """Whether a value is of a type."""
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    of_python: Mapping[str, tuple[type, ...]] = {
+        "object": (dict,),
+        "array": (list,),
+        "string": (str,),
+        "number": (int, float),
+        "integer": (int,),
+        "boolean": (bool,),
+        "null": (type(None),),
+    }
+    return isinstance(value, of_python[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
 def _merge_keyword(name: str, one: Any, other: Any, field: str) -> Any:
@@ -162,33 +192,60 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
         [_all_of(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None
     ),
     "allOf": lambda one, other: [*one, *other],
+    "not": lambda one, other: {"anyOf": [one, other]},
     "uniqueItems": lambda one, other: one or other,
     **dict.fromkeys(["pattern", "format"], lambda one, other: (*_tuple(one), *_tuple(other))),
     "multipleOf": lambda one, other: one * other if isinstance(one, int) and isinstance(other, int) else None,
 }
 
 
-def _types_disjoint(one: Any, other: Any) -> bool:
-    kinds = [set(listed_types(part)) for part in (one, other) if isinstance(part, Mapping) and "type" in part]
-    if len(kinds) < 2:
-        return one is False or other is False
-    if any("number" in kind for kind in kinds):
-        kinds = [kind | ({"integer"} if "number" in kind else set()) for kind in kinds]
-    return kinds[0].isdisjoint(kinds[1])
+class _Traits(NamedTuple):
+    """What the values of a schema have in common: their possible types, the properties that all have, and of
+    properties (or "" for the value itself) the possible values."""
+
+    types: frozenset[str]
+    required: frozenset[str]
+    values: Mapping[str, frozenset[str]]
 
 
-def _constants_disjoint(one: Any, other: Any) -> bool:
-    def texts(own: Any) -> list[str] | None:
-        if not isinstance(own, Mapping) or not ("const" in own or "enum" in own):
-            return None
-        return [json.dumps(value, sort_keys=True) for value in ([own["const"]] if "const" in own else own["enum"])]
+def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
+    """The traits of each alternative of a part, as far as they show within MAX_TRAITS alternatives."""
+    if not isinstance(part, Mapping):
+        return [] if part is False else [_Traits(frozenset(TYPES), frozenset(), {})]
+    current_budget().spend(steps=1)
+    part = assertions_of(part, field)
+    inner = [[each] for each in part.get("allOf", [])] + [part[name] for name in ("anyOf", "oneOf") if name in part]
+    if "$ref" in part:
+        inner.append([find(part["$ref"], field)])
+    found = [_own_traits(part)]
+    for ways in inner if depth < MAX_TRAITS_DEPTH else ():
+        more = [each for way in ways[:MAX_TRAITS] for each in _traits(way, field, find, depth + 1)]
+        if len(ways) <= MAX_TRAITS and len(more) * len(found) <= MAX_TRAITS:
+            found = [_joined_traits(one, other) for one in found for other in more]
+    return found
 
-    def values(part: Any) -> dict[str, list[str]]:
-        found = {"": texts(part)}
-        for name, own in part.get("properties", {}).items() if isinstance(part, Mapping) else ():
-            if name in part.get("required", []):
-                found[f".{name}"] = texts(own)
-        return {name: each for name, each in found.items() if each is not None}
 
-    ones, others = values(one), values(other)
-    return any(set(ones[name]).isdisjoint(others[name]) for name in ones.keys() & others.keys())
+def _own_traits(schema: Schema) -> _Traits:
+    """Of the schema's own keywords."""
+    parts = {"": schema, **schema.get("properties", {})}
+    listed = {
+        name: [part["const"]] if "const" in part else list(part["enum"])
+        for name, part in parts.items()
+        if isinstance(part, Mapping) and ("const" in part or isinstance(part.get("enum"), list))
+    }
+    kinds = [kind for kind in listed_types(schema) if kind in TYPES] if "type" in schema else TYPES
+    kinds = [*kinds, *(["integer"] if "number" in kinds else [])]
+    kinds = [kind for kind in kinds if "" not in listed or any(is_of(value, kind) for value in listed[""])]
+    values = {name: frozenset(map(as_key, each)) for name, each in listed.items()}
+    return _Traits(frozenset(kinds), frozenset(schema.get("required", [])), values)
+
+
+def _joined_traits(one: _Traits, other: _Traits) -> _Traits:
+    both = {name: one.values[name] & values for name, values in other.values.items() if name in one.values}
+    return _Traits(one.types & other.types, one.required | other.required, {**one.values, **other.values, **both})
+
+
+def _disjoint(one: _Traits, other: _Traits) -> bool:
+    names = one.required & other.required | {""}
+    shared = one.values.keys() & other.values.keys() & names
+    return one.types.isdisjoint(other.types) or any(one.values[name].isdisjoint(other.values[name]) for name in shared)

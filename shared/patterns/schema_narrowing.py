@@ -9,14 +9,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shared.errors import BadInput
+from shared.patterns.gbnf import literal
 from shared.patterns.json_scalars import count
-from shared.patterns.schema_merging import Matches, Schema, listed_types, merged, with_prefix_items
+from shared.patterns.schema_keyword_names import assertions_of
+from shared.patterns.schema_merging import (
+    TYPES,
+    Matches,
+    Schema,
+    is_of,
+    listed_types,
+    with_prefix_items,
+    without_properties,
+)
 
-TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
 MAX_CONTAINED = 50  # items that an array must contain
 DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
-PROPERTY_NAME_KEYWORDS = ("patternProperties", "propertyNames", *DEPENDENCIES)
+PROPERTY_NAME_KEYWORDS = ("patternProperties", *DEPENDENCIES)
 
 
 def narrowed(schema: dict[str, Any], field: str, matches: Matches) -> Any:
@@ -39,7 +48,7 @@ def _keywords(schema: Schema) -> set[str]:
     found = set(schema)
     if schema.get("properties") or schema.get("required") or not found.isdisjoint(DEPENDENCIES):
         return found
-    return found - {"patternProperties", "propertyNames"}
+    return found - {"patternProperties"}
 
 
 def in_own_scope(part: Any, field: str) -> Any:
@@ -64,19 +73,46 @@ def _condition(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
     return {"allOf": [rest, branch if condition is False else {"allOf": [condition, branch]}]}
 
 
-def _not(schema: Schema, rest: dict[str, Any], field: str, matches: Matches) -> Any:
-    refused = schema["not"]
-    if refused is False:
-        return rest
-    if refused is True or refused == {}:
-        return False
-    if not isinstance(refused, Mapping) or set(refused) != {"type"}:
-        raise BadInput("not is not supported, but for a type", field)
-    names = set(listed_types(refused))
-    if names & {"integer", "number"}:
-        names |= {"integer", "number"}  # JSON Schema has no type for the other numbers
-    kinds = [kind for kind in TYPES if kind not in names]
-    return merged(rest, {"type": kinds}, field, matches)
+def _not(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
+    return {"allOf": [rest, _outside(schema["not"], rest, field)]}
+
+
+def _outside(refused: Any, rest: Schema, field: str) -> Any:
+    """A schema of values of `rest` that are not valid under `refused`. Raises: BadInput if none is known."""
+    if isinstance(refused, bool):
+        return not refused
+    if not isinstance(refused, Mapping):
+        raise BadInput(f"not must be a schema, got {refused!r}", field)
+    (name, value), *others = [*assertions_of(refused, field).items(), ("", None)]
+    found: Any = None
+    if name in {"const", "enum"}:
+        found = _other_texts(value if name == "enum" else [value], rest)
+    elif name == "type":
+        names = set(listed_types({"type": value}))
+        if names & {"integer", "number"}:
+            names |= {"integer", "number"}  # JSON Schema has no type for the other numbers
+        found = {"type": [kind for kind in TYPES if kind not in names]}
+    elif name == "required" and value:
+        found = without_properties([next((each for each in value if each not in rest.get("required", [])), value[0])])
+    elif name == "anyOf":
+        found = {"allOf": [_outside(each, rest, field) for each in value]}
+    else:
+        found = {"": False, "not": value, "pattern": {"pattern": rf"^(?![\s\S]*(?:{value}))"}}.get(name)
+    if found is None or len(others) > 1:
+        raise BadInput(
+            "not is supported for type, required, pattern, anyOf, and strings or null of const or enum", field
+        )
+    return found
+
+
+def _other_texts(values: list[Any], rest: Schema) -> Any:
+    """Of values that are strings or null, among those of the types of `rest`."""
+    texts = [literal(each) for each in values if isinstance(each, str)]
+    kinds = listed_types(rest) if "type" in rest else ["string"] if texts else TYPES
+    if any(is_of(each, kind) for each in values for kind in kinds if not isinstance(each, str | None)):
+        return None
+    found: dict[str, Any] = {"pattern": f"^(?!(?:{'|'.join(texts)})$)"} if texts else {}
+    return {**found, "type": [kind for kind in kinds if kind != "null"]} if None in values else found
 
 
 def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Matches) -> Any:
@@ -97,28 +133,11 @@ def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Match
             part = True  # a name that a pattern matches is not an additional property
         part = {"allOf": [part, *matching]} if matching else part
         depends = name in needed and name not in required
-        allowed = _name_is_allowed(name, schema.get("propertyNames", True), field, matches)
-        properties[name] = part if allowed and not depends else False
+        properties[name] = False if depends else part
     found = {**rest, "type": rest.get("type", "object"), "properties": properties, "required": required}
     if not properties:
         found["additionalProperties"] = False
     return {"allOf": [found, *extra]} if extra else found
-
-
-def _name_is_allowed(name: str, schema: Any, field: str, matches: Matches) -> bool:
-    """Whether a property may have this name."""
-    if isinstance(schema, bool):
-        return schema
-    unknown = set(schema) - {"type", "pattern", "minLength", "maxLength", "enum", "const", "format"}
-    if unknown:
-        raise BadInput(f"propertyNames with {min(unknown)} is not supported", field)
-    return (
-        "string" in listed_types({"type": "string", **schema})
-        and schema.get("minLength", 0) <= len(name) <= schema.get("maxLength", len(name))
-        and name in schema.get("enum", [name])
-        and name == schema.get("const", name)
-        and ("pattern" not in schema or matches(schema["pattern"], name, field))
-    )
 
 
 def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:

@@ -122,6 +122,13 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"propertyNames": {"type": ["string", "number"]}, "maxProperties": 1}, ['{"1":2}', "{}"], ["{1:2}"]),
         ({"propertyNames": {"type": "number"}}, ["{}"], ["{1:2}", '{"1":2}']),
         ({"propertyNames": {"pattern": "^k"}, "additionalProperties": {"type": "null"}}, ['{"k1":null}'], ['{"a":1}']),
+        ({"properties": {"a": {"required": True}, "b": {}}}, ['{"a":1}', '{"a":1,"b":2}'], ["{}", '{"b":2}']),
+        ({"format": "date", "type": "string"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
+        ({"type": "integer", "enum": [1.0, 1.5]}, ["1.0"], ["1.5"]),
+        ({"items": {"enum": [1, 2, 1.0]}, "uniqueItems": True, "minItems": 2}, ["[1.0,2]"], ["[1]", "[1,1]"]),
+        ({"properties": {"a": {}, "b": {}}, "propertyNames": {"not": {"const": "a"}}}, ['{"b":1}'], ['{"a":1}']),
+        ({"oneOf": [{"type": "null"}, {"anyOf": [{"enum": [1]}, {"type": "string"}]}]}, ["null", "1", '"a"'], ["2"]),
+        ({"type": ["string", "null"], "not": {"enum": ["a/b", None]}}, ['"a"', '"a/bc"'], ["null", '"a/b"', '"a\\/b"']),
         ({"properties": {"a": {"pattern": "a(?=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
     ],
 )  # fmt: skip
