@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.messages.requests import Outcome
 from shared.messages.stats import SchedulerStats
 from shared.metrics_server import SIZE_BUCKETS
-
-Labelled = TypeVar("Labelled", Counter, Histogram)
 
 LABELS = ("model_name",)
 FIRST_TOKEN_BUCKETS_S = (0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
@@ -22,7 +19,6 @@ class VllmMetrics:
     """The requests of one gateway and, for the gauges, of the cells that it serves."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Any] = {}
         gauge = partial(Gauge, labelnames=LABELS, registry=registry)
         counter = partial(Counter, labelnames=LABELS, registry=registry)
 
@@ -77,41 +73,34 @@ class VllmMetrics:
                     gauge.labels(model).set(value)
 
     def first_text(self, model: str, after_s: float) -> None:
-        self._of(self._first, model).observe(after_s)
+        self._first.labels(model).observe(after_s)
 
     def next_text(self, model: str, after_s: float) -> None:
         """A later text of a stream, `after_s` after the one before."""
-        self._of(self._gap, model).observe(after_s)
+        self._gap.labels(model).observe(after_s)
 
     def aborted(self, model: str) -> None:
         """A request ended without a completion."""
-        self._of(self._success, model, "abort").inc()
+        self._success.labels(model, "abort").inc()
 
     def completed(self, model: str, outcome: Outcome, block_length: int, latency_s: float) -> None:
         """`block_length`: of the request; `latency_s`: from its body to its outcome."""
         prompt, text = outcome.prompt_tokens, outcome.completion_tokens
-        self._of(self._success, model, str(outcome.finish_reason or "stop")).inc()
-        self._of(self._prompt_total, model).inc(prompt)
-        self._of(self._text_total, model).inc(text)
-        self._of(self._prompt, model).observe(prompt)
-        self._of(self._text, model).observe(text)
-        self._of(self._latency, model).observe(latency_s)
+        self._success.labels(model, str(outcome.finish_reason or "stop")).inc()
+        self._prompt_total.labels(model).inc(prompt)
+        self._text_total.labels(model).inc(text)
+        self._prompt.labels(model).observe(prompt)
+        self._text.labels(model).observe(text)
+        self._latency.labels(model).observe(latency_s)
         if (stats := outcome.stats) is None:
             return
-        self._of(self._queries, model).inc(prompt)
-        self._of(self._hits, model).inc(stats.cached_tokens)
-        self._of(self._steps, model).inc(stats.steps)
-        self._of(self._computed, model).inc(stats.steps * block_length)
-        self._of(self._extra, model).inc(max(0, stats.unmasked_tokens - stats.steps))
+        self._queries.labels(model).inc(prompt)
+        self._hits.labels(model).inc(stats.cached_tokens)
+        self._steps.labels(model).inc(stats.steps)
+        self._computed.labels(model).inc(stats.steps * block_length)
+        self._extra.labels(model).inc(max(0, stats.unmasked_tokens - stats.steps))
         if outcome.decisions is not None and (queued_s := outcome.decisions.first_sent_s) is not None:
             decode_s = max(0.0, stats.latency_s - queued_s)
-            self._of(self._queue, model).observe(queued_s)
-            self._of(self._decode, model).observe(decode_s)
-            self._of(self._per_token, model).observe(decode_s / max(1, text))
-
-    def _of(self, metric: Labelled, *labels: str) -> Labelled:
-        """`metric.labels(...)`, found faster."""
-        found: Labelled | None = self._children.get((metric, labels))
-        if found is None:
-            found = self._children[metric, labels] = metric.labels(*labels)
-        return found
+            self._queue.labels(model).observe(queued_s)
+            self._decode.labels(model).observe(decode_s)
+            self._per_token.labels(model).observe(decode_s / max(1, text))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -119,9 +120,9 @@ async def test_an_instance_that_begins_to_compute_wrong_is_quarantined(
         assert worker.exitcode == 1
 
 
-def _garbage(environ: dict[str, str]) -> None:
-    """The device computes wrong from the first iteration on."""
-    run, ran = Runner.run, False
+def _garbage(environ: dict[str, str], *, ran: bool = False) -> None:
+    """The device computes wrong from the first iteration on; `ran`: from the start on."""
+    run = Runner.run
 
     def wrong(runner: Runner, batch: ForwardBatch) -> TokenPredictions:
         nonlocal ran
@@ -139,20 +140,9 @@ async def test_an_instance_that_computes_unlike_others_never_serves(
 ) -> None:
     start_worker(dtype="auto")
     await registered.instance()
-    with faulty_worker(_garbage_at_start):
+    with faulty_worker(partial(_garbage, ran=True)):
         quarantined = await registered.instance(InstanceState.QUARANTINED)
         assert "that of other instances" in quarantined.quarantine
-
-
-def _garbage_at_start(environ: dict[str, str]) -> None:
-    run = Runner.run
-
-    def wrong(runner: Runner, batch: ForwardBatch) -> TokenPredictions:
-        found = run(runner, batch)
-        return replace(found, tokens=(found.tokens + 1) % runner.config.vocab_size)
-
-    with patch.object(Runner, "run", wrong):
-        sys.exit(main(environ))
 
 
 @pytest.mark.slow

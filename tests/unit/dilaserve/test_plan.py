@@ -49,19 +49,18 @@ def test_wrong_targets_are_refused(
     assert error in capsys.readouterr().err
 
 
-def test_an_slo_that_no_cluster_meets_is_reported(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = workload(classes=[a_class(rps=4.0, slo_s=0.01)], nodes=[4])
+@pytest.mark.parametrize(
+    ("slo_s", "target", "status", "error"),
+    [
+        (0.01, ["--min-threshold", "0.8"], 1, "no number of GPUs suffices"),
+        (1e6, ["--min-attainment", "0.9"], 2, "4e+07 requests, too many to simulate"),
+    ],
+)
+def test_a_target_that_cannot_be_met_or_simulated_is_reported(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    slo_s: float, target: list[str], status: int, error: str,
+) -> None:  # fmt: skip
+    content = workload(classes=[a_class(rps=4.0, slo_s=slo_s)], nodes=[4])
     (tmp_path / "workload.json").write_bytes(msgspec.json.encode(content))
-    assert run([*arguments, "--min-threshold", "0.8"]) == 1
-    assert "no number of GPUs suffices" in capsys.readouterr().err
-
-
-def test_a_workload_with_too_many_requests_is_not_simulated(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = workload(classes=[a_class(rps=4.0, slo_s=1e6)], nodes=[4])
-    (tmp_path / "workload.json").write_bytes(msgspec.json.encode(content))
-    assert run([*arguments, "--min-attainment", "0.9"]) == 2
-    assert "4e+07 requests, too many to simulate" in capsys.readouterr().err
+    assert run([*arguments, *target]) == status
+    assert error in capsys.readouterr().err

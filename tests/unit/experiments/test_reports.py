@@ -53,21 +53,15 @@ NODE = """<testsuites><testcase name="chat"/><testcase name="stream"><failure me
 <testcase name="other"><skipped type="skipped" message="test name does not match pattern"/></testcase></testsuites>"""
 
 
-def test_tests_of_pytest_are_sorted_by_their_result() -> None:
+def test_tests_are_sorted_by_their_result_and_one_that_is_marked_but_passes_fails() -> None:
     outcome = sorted_by_result(PYTEST)
     assert outcome.passed == ["list of prompts"]
     assert outcome.expected == ["tools: tools are not served"]
     assert outcome.failed == ["parse: [XPASS(strict)] JSON mode is not served", "n: failed on setup"]
-
-
-def test_a_test_of_node_that_is_marked_but_passes_is_a_failure() -> None:
     outcome = sorted_by_result(NODE)
     assert outcome.passed == ["chat"]
     assert outcome.expected == ["responses: not served (Not Found)"]
     assert outcome.failed == ["stream: no text", "object: it passes, or was skipped, but is marked: not served"]
-
-
-def test_a_client_whose_tests_are_not_found_has_failed() -> None:
     assert sorted_by_result("<testsuites><testsuite/></testsuites>").failed == ["no test ran"]
 
 

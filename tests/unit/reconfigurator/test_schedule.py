@@ -131,16 +131,11 @@ def test_an_instance_that_served_and_ended_without_a_plan_is_lost_until_a_decisi
     assert not watch.update(running=[A], serving=[A], stopped=[])
 
 
-def test_an_instance_that_a_plan_stops_is_not_lost() -> None:
-    watch = LossWatch()
-    watch.update(running=[A, B], serving=[A, B], stopped=[])
-    assert not watch.update(running=[A], serving=[A], stopped=[B])
-
-
-def test_an_instance_that_never_served_is_not_lost() -> None:
-    watch = LossWatch()
-    watch.update(running=[A, B], serving=[A], stopped=[])
-    assert not watch.update(running=[A], serving=[A], stopped=[])
+def test_an_instance_that_a_plan_stops_or_that_never_served_is_not_lost() -> None:
+    for serving, stopped in (([A, B], [B]), ([A], [])):
+        watch = LossWatch()
+        watch.update(running=[A, B], serving=serving, stopped=[])
+        assert not watch.update(running=[A], serving=[A], stopped=stopped)
 
 
 def test_an_instance_that_is_back_can_be_lost_again() -> None:

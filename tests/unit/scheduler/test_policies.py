@@ -26,23 +26,19 @@ def threshold_of(commands: list[Command]) -> float:
 
 
 # Alone, a step of 128 tokens takes 0.129 s; 64 tokens take 16, 32 or 64 steps by threshold.
-@pytest.mark.parametrize(("slo_s", "expected"), [(64 * 0.13, 0.9), (33 * 0.129, 0.7), (17 * 0.129, 0.5), (0.1, 0.5)])
-def test_the_threshold_falls_with_the_deadline(slo_s: float, expected: float) -> None:
-    cell = make_cell({"a-1": 1}, load_control=False)
-    assert threshold_of(cell.send(arrival("r", slo_s=slo_s))) == expected
-
-
-def test_margin_steps_are_kept_in_reserve_before_a_deadline() -> None:
-    """64 steps of 0.129 s at 0.9 fit; with one more in reserve they do not."""
-    for margin_steps, expected in ((0.0, 0.9), (1.0, 0.7)):
-        cell = make_cell({"a-1": 1}, load_control=False, margin_steps=margin_steps)
-        assert threshold_of(cell.send(arrival("r", slo_s=64.5 * 0.129))) == expected
-
-
-def test_a_clients_floor_bounds_the_threshold_from_below() -> None:
-    for floor, expected in ((0.6, 0.7), (0.95, 0.95)):
-        cell = make_cell({"a-1": 1}, load_control=False)
-        assert threshold_of(cell.send(arrival("r", slo_s=0.1, min_threshold=floor))) == expected
+@pytest.mark.parametrize(
+    ("slo_s", "margin_steps", "floor", "expected"),
+    [
+        *((64 * 0.13, 0.0, 0.0, 0.9), (33 * 0.129, 0.0, 0.0, 0.7), (17 * 0.129, 0.0, 0.0, 0.5), (0.1, 0.0, 0.0, 0.5)),
+        *((64.5 * 0.129, 0.0, 0.0, 0.9), (64.5 * 0.129, 1.0, 0.0, 0.7)),  # steps in reserve
+        *((0.1, 0.0, 0.6, 0.7), (0.1, 0.0, 0.95, 0.95)),
+    ],
+)
+def test_the_threshold_falls_with_the_deadline_to_the_clients_floor(
+    slo_s: float, margin_steps: float, floor: float, expected: float
+) -> None:
+    cell = make_cell({"a-1": 1}, load_control=False, margin_steps=margin_steps)
+    assert threshold_of(cell.send(arrival("r", slo_s=slo_s, min_threshold=floor))) == expected
 
 
 @pytest.mark.parametrize(("exact", "tokens"), [(False, 2 * 128 + 14 * 32), (True, 96 + 15 * 32 + 32)])
