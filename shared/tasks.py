@@ -11,8 +11,13 @@ T = TypeVar("T")
 
 
 async def run_until_stopped(stop: asyncio.Event, coroutine: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `coroutine`; None if `stop` is set first. Raises: its errors."""
-    tasks = asyncio.ensure_future(coroutine), asyncio.ensure_future(stop.wait())
+    """As `run_until`, until `stop` is set."""
+    return await run_until(stop.wait(), coroutine)
+
+
+async def run_until(end: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`; None if `end` ends first. Raises: the errors of `work`."""
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return tasks[0].result() if tasks[0].done() else None

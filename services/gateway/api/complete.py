@@ -24,7 +24,7 @@ from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome
-from shared.tasks import cancel
+from shared.tasks import run_until
 
 T = TypeVar("T")
 
@@ -82,16 +82,10 @@ def _ended_by_errors(inflights: Sequence[InFlightRequest], recorders: Sequence[R
 
 async def _while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`. Raises: ApiError 499 if the client leaves first."""
-    waiting = asyncio.ensure_future(work)
-    disconnected = asyncio.ensure_future(_disconnected(http))
-    both: set[asyncio.Future[Any]] = {waiting, disconnected}
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise ApiError(499, "the client left", code="left")  # a client that has left does not receive it
-        return waiting.result()
-    finally:
-        await cancel(both)
+    found = await run_until(_disconnected(http), work)
+    if found is None:
+        raise ApiError(499, "the client left", code="left")  # a client that has left does not receive it
+    return found
 
 
 async def _completed(inflights: Sequence[InFlightRequest], form_field: str) -> list[Outcome]:

@@ -88,12 +88,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [  # path, fields, the fie
     (RESPONSES, {"input": "a", "text": {"format": FORM}}, "text.format.schema", NO_FORM),
     (OWN, {"max_tokens": 8, "output_config": {"format": FORM}}, "output_config.format.schema", NO_FORM),
     (OWN, {"max_tokens": 8, "tools": [OWN_TOOL], "tool_choice": {"type": "any"}}, "tools", NO_CALL),
-    (
-        "/v1/decisions",
-        {"input": "a", "questions": [QUESTION]},
-        "questions",
-        NO_FORM.replace("form of the text", "labels"),
-    ),
+    ("/v1/decisions", {"input": "a", "questions": [QUESTION]}, "questions", NO_LABELS),
 ]
 
 

@@ -71,21 +71,21 @@ def test_marks_in_the_text_of_a_user_are_plain_text(gemma: TextModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "form_field", "named"),
+    ("fields", "form_field", "named", "message"),
     [
-        ({"pattern": "a"}, "", "pattern"),
-        ({"pattern": "a"}, "guided_regex", "guided_regex"),
-        ({"choices": ["a"]}, "", "choices"),
-        ({"choices": ["a"]}, "questions", "questions"),
-        ({"pinned": b"\0\0\0\0"}, "", "pinned"),
-        ({"block_length": 2 * CANVAS}, "", "block_length"),
+        ({"pattern": "a"}, "", "pattern", "it takes no form of the text; leave it out"),
+        ({"pattern": "a"}, "guided_regex", "guided_regex", "it takes no form of the text; leave it out"),
+        ({"choices": ["a"]}, "", "choices", "it takes no labels; leave it out"),
+        ({"choices": ["a"]}, "questions", "questions", "it takes no labels; leave it out"),
+        ({"pinned": b"\0\0\0\0"}, "", "pinned", "it takes no given tokens in the output; leave it out"),
+        ({"block_length": 99}, "", "block_length", f"blocks of {CANVAS} tokens, got 99; leave it out"),
     ],
 )
 def test_requests_that_canvases_do_not_serve_are_refused(
-    gemma: TextModel, fields: dict[str, Any], form_field: str, named: str
+    gemma: TextModel, fields: dict[str, Any], form_field: str, named: str, message: str
 ) -> None:
     request = Request(**{"request_id": "r", "prompt": "a", "block_length": CANVAS, **fields})
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=message) as error:
         check_for_canvases(request, gemma.card, form_field)
     assert error.value.field == named
 

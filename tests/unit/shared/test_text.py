@@ -38,12 +38,6 @@ def test_a_far_too_long_text_is_rejected_untokenized(text: TextModel) -> None:
     assert refused.value.field == "messages"
 
 
-def test_text_ends_at_the_end_of_text_token(text: TextModel) -> None:
-    ids = np.array([*text.encode_prompt("yes"), text.card.eos_token_id, *text.encode_prompt("no")], dtype=np.int32)
-    finished = text.finish(ids, Request(request_id="r"))
-    assert (finished.text, finished.finish_reason, finished.completion_tokens) == ("yes", FinishReason.STOP, 3)
-
-
 def test_text_ends_before_a_stop_string(text: TextModel) -> None:
     finished = text.finish(text.encode_prompt("one. two."), Request(request_id="r", stop=["x", "."]))
     assert (finished.text, finished.finish_reason, finished.stop_reason) == ("one", FinishReason.STOP, ".")
