@@ -16,7 +16,7 @@ from shared.patterns import compile as program
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton
 from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
 from shared.patterns.parts import automaton_of
-from shared.patterns.regex import UnknownSyntaxError, read_regex
+from shared.patterns.regex import UnknownSyntaxError, read_regex, with_whole_characters
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
@@ -59,11 +59,12 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     """Raises: BadInput."""
     if pattern.startswith(WRITTEN):
         return read_automaton(pattern)
+    pattern = with_whole_characters(pattern)
     plain = without_anchors(pattern)
     try:
         part = read_regex(pattern)
-    except (BadInput, UnknownSyntaxError):
-        return merged(_read(_run(plain)))  # with better errors
+    except (BadInput, UnknownSyntaxError) as unknown:
+        return merged(_read(_run(plain, str(unknown))))
     if part.size > MAX_RAW_STATES:  # before any work
         raise TooLarge(TOO_LARGE)
     if any(found["anchor"] for found in ANCHOR.finditer(plain)):
@@ -71,8 +72,9 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     return merged(_read(_run(plain)))
 
 
-def _run(pattern: str) -> bytes:
-    """The program's output. Raises: BadInput; RetryLater if the machine is too busy."""
+def _run(pattern: str, unknown: str = "") -> bytes:
+    """The program's output. `unknown`: what the project's own reader does not know. Raises: BadInput; RetryLater if
+    the machine is too busy."""
     budget = current_budget()
     limits = [str(limit) for limit in (MAX_MEMORY, budget.seconds, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
@@ -87,7 +89,7 @@ def _run(pattern: str) -> bytes:
         reason = ran.stdout.decode(errors="replace").partition("\n")[0].removeprefix("Failed to build DFA ")
         if "no transitions" in reason:
             raise BadInput("no text matches the pattern")
-        raise BadInput(f"the pattern is not valid ({reason}); accepted: {SYNTAX}")
+        raise BadInput(f"the pattern is not valid ({unknown or reason}); accepted: {SYNTAX}")
     if ran.returncode:  # too many states, or out of memory or of time
         raise BudgetExceeded(TOO_LARGE)
     budget.spend(seconds=float(ran.stderr.split()[-1]))

@@ -25,7 +25,7 @@ from shared.patterns.parts import (
     times,
     without,
 )
-from shared.patterns.regex import ALL, UnknownSyntaxError, read_regex, split_looks
+from shared.patterns.regex import ALL, UnknownSyntaxError, before_rest, read_regex, with_whole_characters
 
 # The characters of a JSON string: no control characters but those with a short escape
 CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
@@ -127,7 +127,7 @@ def searched(pattern: Any, field: str) -> PatternAutomaton:
     """The strings, as JSON writes them, in which JSON Schema finds a pattern. Raises: BadInput naming the field."""
     if not isinstance(pattern, str):
         raise BadInput(f"pattern must be a string, got {pattern!r}", field)
-    found = _searched(pattern)
+    found = _searched(with_whole_characters(pattern))
     if isinstance(found, str):
         raise BadInput(f"pattern {pattern!r}: {found}", field)
     return found
@@ -146,19 +146,13 @@ def _searched(pattern: str) -> PatternAutomaton | str:
 
 def _read_searched(pattern: str) -> PatternAutomaton | None:
     any_text = RepeatedPart(CHARACTER)
-    looks, rest = split_looks(pattern)
     try:
-        found: PatternAutomaton | None = automaton_of(
-            JoinedParts((any_text, read_regex(rest, CODES, escaped=True), any_text))
-        )
-        for sign, inner in looks:
-            ahead = automaton_of(JoinedParts((read_regex(inner, CODES, escaped=True), any_text)))
-            found = found and product(found, ahead, excluded=sign == "!")
+        part = before_rest(read_regex(pattern, CODES, escaped=True), any_text, any_text)
     except UnknownSyntaxError:
         before, after = ("" if pattern.startswith("^") else "(?s:.*)"), "" if pattern.endswith("$") else "(?s:.*)"
         whole = compile_pattern(f"{before}(?:{without_anchors(pattern)}){after}")
         return product(whole, automaton_of(PLAIN))  # without escapes
-    return found
+    return automaton_of(JoinedParts((any_text, part))) if part is not None else None
 
 
 def integer(schema: Mapping[str, Any], field: str) -> FormPart:

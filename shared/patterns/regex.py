@@ -5,23 +5,30 @@ matches in both. `UnknownSyntaxError` is raised for the rest, which is left to o
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shared.errors import BadInput
+from shared.patterns.byte_automaton import product
 from shared.patterns.compile_budget import TooLarge
 from shared.patterns.parts import (
     BEGIN,
     BEGIN_LINE,
     END,
     END_LINE,
+    NOTHING,
+    Alternatives,
     Anchor,
     Characters,
+    Compiled,
     FormPart,
     JoinedParts,
+    Parts,
+    Plain,
     Range,
     RepeatedPart,
+    automaton_of,
     either,
     without,
 )
@@ -40,7 +47,7 @@ CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
 HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[xu]\{([0-9A-Fa-f]{1,6})\}")
 GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[ims]*)(?:-(?P<off>[ims]+))?(?P<end>[:)]))")
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
-BRACKETS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]", re.DOTALL)
+PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 MAX_NESTING = 100
 MAX_TIMES_LENGTH = 20
 MAX_FOLDED = 5_000  # characters of a class without regard to case
@@ -60,7 +67,8 @@ class Flags:
 def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool = False) -> FormPart:
     """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string.
 
-    Raises: UnknownSyntaxError; BadInput for look-around, back-references and word boundaries.
+    LookAhead-aheads are read if the texts are `escaped`. Raises: UnknownSyntaxError; BadInput for other look-around,
+    back-references and word boundaries.
     """
     return _Reader(pattern, lambda codes: _characters(codes, within, escaped), of_rust=not escaped).whole()
 
@@ -70,32 +78,61 @@ def _characters(codes: tuple[Range, ...], within: tuple[Range, ...], escaped: bo
     return Characters(without(codes, without(ALL, within)), escaped)
 
 
-def split_looks(pattern: str) -> tuple[list[tuple[str, str]], str]:
-    """The look-aheads at the beginning of a pattern, as = or ! and what follows it, and the pattern without them."""
-    looks: list[tuple[str, str]] = []
-    rest = pattern.removeprefix("^")
-    while rest != pattern and rest.startswith(("(?=", "(?!")):
-        depth = 0
-        for found in BRACKETS.finditer(rest):
-            depth += {"(": 1, ")": -1}.get(found[0], 0)
-            if not depth and found[0] == ")":
-                looks.append((rest[2], rest[3 : found.start()]))
-                rest = rest[found.end() :]
-                break
-        else:
-            return [], pattern
-    depth = 0
-    for found in BRACKETS.finditer(rest):
-        depth += {"(": 1, ")": -1}.get(found[0], 0)
-        if found[0] == "|" and not depth:  # the look-aheads are those of one alternative
-            return [], pattern
-    return looks, f"^{rest}" if looks else pattern
+def with_whole_characters(pattern: str) -> str:
+    """The pattern with one escape in place of the two of a surrogate pair, as ECMAScript has them."""
+
+    def whole(pair: re.Match[str]) -> str:
+        return f"{pair[1]}\\x{{{0x10000 + ((int(pair[2], 16) - 0xD800) << 10) + int(pair[3], 16) - 0xDC00:X}}}"
+
+    return PAIR.sub(whole, pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead(Plain):
+    """A look-ahead: the rest of the text begins with the part, or, if `is_negative`, does not."""
+
+    part: FormPart
+    is_negative: bool
+    size = 1
+
+    def build(self, *_: object) -> int:
+        """Raises: BadInput, for one that `before_rest` has not replaced."""
+        raise BadInput("look-ahead within a repetition is not supported", "pattern")
+
+
+def before_rest(part: FormPart, rest: FormPart, any_text: FormPart) -> FormPart | None:
+    """The texts of a part and the rest after it, which the part's look-aheads see; None if there are none."""
+    if isinstance(part, LookAhead):
+        ahead = before_rest(part.part, any_text, any_text)
+        if ahead is None:
+            return rest if part.is_negative else None
+        left = product(automaton_of(rest), automaton_of(ahead), excluded=part.is_negative)
+        return Compiled(left) if left is not None else None
+    if isinstance(part, JoinedParts) and _has_look(part):
+        found: FormPart | None = rest
+        for each in reversed(part.parts):
+            found = before_rest(each, found, any_text) if found is not None else None
+        return found
+    ways: Sequence[FormPart] = part.parts if isinstance(part, Alternatives) else []
+    if isinstance(part, RepeatedPart) and part.most == 1:
+        ways = [NOTHING, part.part][part.least :]
+    if not ways or not _has_look(part):
+        return JoinedParts((part, rest))
+    possible = [way for each in ways if (way := before_rest(each, rest, any_text)) is not None]
+    return either(possible) if possible else None
+
+
+def _has_look(part: FormPart) -> bool:
+    inner = part.parts if isinstance(part, Parts) else [part.part] if isinstance(part, RepeatedPart) else []
+    return isinstance(part, LookAhead) or any(map(_has_look, inner))
 
 
 class _Reader:
     def __init__(self, text: str, characters: Callable[[tuple[Range, ...]], FormPart], *, of_rust: bool) -> None:
         self._text, self._at, self._nesting, self._of_rust = text, 0, 0, of_rust
         self._characters = characters
+        self._first = 1 if text.startswith("^") else None  # the end of ^ and of the look-aheads right after it
+        self._num_looks, self._is_in_first = 0, False
 
     def whole(self) -> FormPart:
         found = self._alternatives(Flags())
@@ -150,6 +187,8 @@ class _Reader:
         if sign == ".":
             return self._characters(ALL if flags.s else without(ALL, LINE_ENDS))
         if sign in "^$":
+            if sign == "^" and self._num_looks and not self._is_in_first:
+                raise BadInput("^ after look-ahead is not supported", "pattern")
             begin, end = (BEGIN_LINE, END_LINE) if flags.m else (BEGIN, END)
             return Anchor(begin if sign == "^" else end)
         if sign in "*+?":
@@ -157,21 +196,28 @@ class _Reader:
         return self._characters(_folded([(ord(sign), ord(sign))], flags))
 
     def _group(self, flags: Flags) -> FormPart:
-        if self._text.startswith(("(?=", "(?!", "(?<=", "(?<!"), self._at):
-            raise BadInput("look-ahead and look-behind are not supported", "pattern")
+        sign = self._text[self._at : self._at + 3]
+        if sign in {"(?<"} and self._text[self._at + 3 : self._at + 4] in {"=", "!"}:
+            raise BadInput("look-behind is not supported", "pattern")
+        is_look, outer = sign in {"(?=", "(?!"}, self._is_in_first
+        if is_look and self._of_rust:
+            raise BadInput("look-ahead is not supported", "pattern")
+        is_first = is_look and self._at == self._first
         group = GROUP.match(self._text, self._at)
-        if group is None and self._text.startswith("(?", self._at):
+        if group is None and sign.startswith("(?") and not is_look:
             raise UnknownSyntaxError("flags")
-        self._at = group.end() if group is not None else self._at + 1
+        self._at = self._at + 3 if is_look else group.end() if group is not None else self._at + 1
+        self._num_looks, self._is_in_first = self._num_looks + is_look, is_first if is_look else outer
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise BadInput(f"the pattern has more than {MAX_NESTING} groups within each other", "pattern")
         inner = self._alternatives(_changed(flags, group) if group is not None else flags)
-        self._nesting -= 1
+        self._nesting, self._is_in_first = self._nesting - 1, outer
         if self._text[self._at : self._at + 1] != ")":
             raise UnknownSyntaxError("a ( without its )")
         self._at += 1
-        return inner
+        self._first = self._at if is_first else self._first
+        return LookAhead(inner, sign == "(?!") if is_look else inner
 
     def _escape(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 1]
@@ -190,13 +236,15 @@ class _Reader:
         code = self._code()
         return self._characters(_folded([(code, code)], flags))
 
-    def _code(self) -> int:
-        """The character of an escape."""
+    def _code(self, *, may_be_half: bool = False) -> int:
+        """The character of an escape; `may_be_half`: it may also be half of a surrogate pair, which no text has."""
         found, sign = HEX.match(self._text, self._at), self._text[self._at : self._at + 1]
         if found is not None:
             self._at = found.end()
             code = int(found[1] or found[2] or found[3], 16)
-            if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+            if 0xD800 <= code < 0xE000 and not may_be_half:
+                raise BadInput(f"\\u{code:X} is half of a character; accepted is a whole one: \\u{{1F600}}", "pattern")
+            if code > 0x10FFFF:
                 raise UnknownSyntaxError("no character")
             return code
         if not sign or (sign not in CONTROLS and sign.isalnum()):
@@ -248,7 +296,7 @@ class _Reader:
         if after == "b":
             self._at += 1
             return 8
-        return self._code()
+        return self._code(may_be_half=inverted)
 
 
 def _changed(flags: Flags, group: re.Match[str]) -> Flags:

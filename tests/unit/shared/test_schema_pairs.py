@@ -112,6 +112,7 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"type": "number", "exclusiveMinimum": -1.5, "maximum": 2}, ["-1.49", "-0.5", "2", "2.0"], ["-1.5", "2.01"]),
         ({"type": "integer", "minimum": -9223372036854775808, "maximum": 5}, ["-999999999999999", "5"], ["6"]),
         ({"type": "number", "multipleOf": 0.05}, ["0.05", "1.25", "2"], ["0.01", "0.051"]),
+        ({"pattern": r"^\uD83D\uDE00[^\uD800-\uDFFF]$"}, ['"😀a"', '"😀😀"'], ['"😀"', '"ab"']),
         ({"type": "string", "pattern": '^"\\w\\\\$'}, [r'"\"a\\"'], ['""a"']),
         ({"type": "string", "maxLength": 900}, [f'"{"é" * 900}"', '""'], [f'"{"é" * 901}"']),
         ({"type": "array", "items": {"type": "integer"}, "maxItems": 1000}, [str([7] * 1000)], [str([7] * 1001)]),
@@ -129,7 +130,7 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"properties": {"a": {}, "b": {}}, "propertyNames": {"not": {"const": "a"}}}, ['{"b":1}'], ['{"a":1}']),
         ({"oneOf": [{"type": "null"}, {"anyOf": [{"enum": [1]}, {"type": "string"}]}]}, ["null", "1", '"a"'], ["2"]),
         ({"type": ["string", "null"], "not": {"enum": ["a/b", None]}}, ['"a"', '"a/bc"'], ["null", '"a/b"', '"a\\/b"']),
-        ({"properties": {"a": {"pattern": "a(?=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
+        ({"properties": {"a": {"pattern": "a(?<=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
     ],
 )  # fmt: skip
 def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused: list[str]) -> None:
@@ -140,7 +141,7 @@ def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused:
 
 def test_a_part_that_is_left_out_is_named() -> None:
     left_out: list[str] = []
-    schema_part({"properties": {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?=b)"}]}}}, "tool", left_out)
+    schema_part({"properties": {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?<=b)"}]}}}, "tool", left_out)
     assert left_out == ["tool.a.anyOf[1]"]
 
 
