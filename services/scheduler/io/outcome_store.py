@@ -19,7 +19,7 @@ from shared.bus.clock import BusClock
 from shared.bus.errors import bus_errors
 from shared.bus.subjects import OUTCOME_AGE_S
 from shared.errors import BadInput
-from shared.messages.requests import Outcome, OutcomeError, OutcomeStatus, Request
+from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, Request
 from shared.retry import retry
 from shared.tasks import cancel
 from shared.text import TextModel
@@ -42,6 +42,22 @@ def _error(finish: FinishRequest) -> OutcomeError | None:
     if not finish.error:
         return None
     return OutcomeError(message=finish.error, field=finish.field, retry_after_s=finish.retry_after_s)
+
+
+def outcome_of(
+    arrival: Arrival, status: OutcomeStatus, error: OutcomeError | None = None, key: str = "", priority: int = 0
+) -> Outcome:
+    """The outcome of a request of which no step has run."""
+    return Outcome(
+        request_id=arrival.request_id,
+        status=status,
+        prompt_tokens=arrival.prompt_tokens,
+        output_tokens=arrival.output_tokens,
+        arrival_s=arrival.arrival_s,
+        error=error,
+        key=key,
+        priority=priority,
+    )
 
 
 async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
@@ -132,17 +148,7 @@ class OutcomeStore:
 
     def _end(self, waiting: WaitingRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
         """Store the outcome of a request that the core has not received."""
-        arrival = waiting.arrival
-        outcome = Outcome(
-            request_id=arrival.request_id,
-            status=status,
-            prompt_tokens=arrival.prompt_tokens,
-            output_tokens=arrival.output_tokens,
-            arrival_s=arrival.arrival_s,
-            error=error,
-            key=waiting.key,
-            priority=waiting.priority,
-        )
+        outcome = outcome_of(waiting.arrival, status, error, waiting.key, waiting.priority)
         self._write(outcome, waiting.delivery)
 
     def reject(self, request_id: str, delivery: Delivery, error: BadInput) -> None:

@@ -14,14 +14,14 @@ import structlog
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
-from services.scheduler.io.outcome_store import LOST, store_outcome
+from services.scheduler.io.outcome_store import LOST, outcome_of, store_outcome
 from shared.bus.client import Bus, last_token, try_decode
 from shared.bus.clock import BusClock
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import request_consumer
 from shared.messages.gateway import Claim
-from shared.messages.requests import Arrival, Outcome, OutcomeStatus
+from shared.messages.requests import Arrival, OutcomeStatus
 from shared.retry import retry
 from shared.tasks import pause
 
@@ -46,7 +46,7 @@ async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[s
     for arrival in missing:
         if not is_known(arrival.request_id):  # its client may have sent it again
             log.error("accepted request lost", request_id=arrival.request_id)
-            await retry(partial(_fail, bus, arrival))
+            await retry(partial(store_outcome, bus, outcome_of(arrival, OutcomeStatus.FAILED, LOST)))
     await asyncio.Event().wait()  # `run_beside` would stop the scheduler when this returns
 
 
@@ -99,15 +99,3 @@ async def _without_outcome(bus: Bus, arrivals: list[Arrival], is_known: Callable
         missing += [arrival for arrival, outcome in zip(some, outcomes, strict=True) if outcome is None]
         await asyncio.sleep(READ_INTERVAL_S)
     return [arrival for arrival in missing if not is_known(arrival.request_id)]
-
-
-async def _fail(bus: Bus, arrival: Arrival) -> None:
-    outcome = Outcome(
-        request_id=arrival.request_id,
-        status=OutcomeStatus.FAILED,
-        prompt_tokens=arrival.prompt_tokens,
-        output_tokens=arrival.output_tokens,
-        arrival_s=arrival.arrival_s,
-        error=LOST,
-    )
-    await store_outcome(bus, outcome)
