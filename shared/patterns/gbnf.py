@@ -167,7 +167,7 @@ class _Reader:
             if kind == "sign":
                 least, most = signs[text]
             else:
-                first, comma, last = text.partition(",")
+                first, comma, last = "".join(text.split()).partition(",")
                 if len(text) > MAX_TIMES_LENGTH:
                     raise self._error(f"a range up to {MAX_REPEATS} has fewer digits", at)
                 least, most = int(first), int(last) if last else None if comma else int(first)

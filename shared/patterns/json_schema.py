@@ -37,9 +37,9 @@ from shared.patterns.schema_merging import (
     Schema,
     apart,
     as_key,
+    common_values,
     is_of,
     merged,
-    same,
     with_prefix_items,
     without_properties,
 )
@@ -380,6 +380,6 @@ def _values_of(schema: Schema, field: str) -> list[Any]:
     """The values of `enum` or `const` of the schema's types."""
     values: list[Any] = schema.get("enum", [schema.get("const")])
     if "const" in schema:
-        values = [value for value in values if same(value, schema["const"])]
+        values = common_values(values, [schema["const"]])
     kinds = _types(schema, field) if "type" in schema else list(TYPES)
     return [value for value in values if any(is_of(value, kind) for kind in kinds)]

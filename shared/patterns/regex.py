@@ -197,11 +197,9 @@ class _Reader:
 
     def _group(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 3]
-        if sign in {"(?<"} and self._text[self._at + 3 : self._at + 4] in {"=", "!"}:
-            raise BadInput("look-behind is not supported", "pattern")
         is_look, outer = sign in {"(?=", "(?!"}, self._is_in_first
-        if is_look and self._of_rust:
-            raise BadInput("look-ahead is not supported", "pattern")
+        if self._text.startswith(("(?<=", "(?<!"), self._at) or (is_look and self._of_rust):
+            raise BadInput(f"look-{'ahead' if is_look else 'behind'} is not supported", "pattern")
         is_first = is_look and self._at == self._first
         group = GROUP.match(self._text, self._at)
         if group is None and sign.startswith("(?") and not is_look:

@@ -18,6 +18,7 @@ Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name wi
 Find = Callable[[str, str], Any]  # the schema of a reference within a field; raises BadInput
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+OF_PYTHON = dict(zip((dict, list, str, float, int, bool, type(None)), TYPES, strict=True))
 MAX_TRAITS, MAX_TRAITS_DEPTH = 100, 4  # alternatives of a part that are compared, and levels of them
 MAX_WAYS = 1_000  # alternatives of oneOf, and of anyOf after several are multiplied
 
@@ -104,7 +105,7 @@ def listed_types(schema: Schema) -> list[Any]:
 def _with_additional_properties(schema: dict[str, Any], other: Schema, field: str, matches: Matches) -> dict[str, Any]:
     """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only `other` names."""
     if "const" in schema:
-        values = [value for value in schema.get("enum", [schema["const"]]) if same(value, schema["const"])]
+        values = common_values(schema.get("enum", [schema["const"]]), [schema["const"]])
         schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}
     additional = schema.get("additionalProperties", True)
     named, matched = other.get("properties", {}), other.get("patternProperties", {})
@@ -117,13 +118,8 @@ def _with_additional_properties(schema: dict[str, Any], other: Schema, field: st
     return {**schema, "properties": {**dict.fromkeys(further, additional), **own}}
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether both are the same JSON value; to Python 1 equals true."""
-    return as_key(one) == as_key(other)
-
-
 def as_key(value: Any) -> str:
-    """A text that equal JSON values have in common: 1.0 is 1."""
+    """A text that equal JSON values have in common: 1.0 is 1, but to Python so is true."""
     return json.dumps(json.loads(json.dumps(value), parse_float=_number), sort_keys=True)
 
 
@@ -133,18 +129,9 @@ def _number(text: str) -> float:
 
 def is_of(value: Any, kind: str) -> bool:
     """Whether a value is of a type."""
-    if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
-    of_python: Mapping[str, tuple[type, ...]] = {
-        "object": (dict,),
-        "array": (list,),
-        "string": (str,),
-        "number": (int, float),
-        "integer": (int,),
-        "boolean": (bool,),
-        "null": (type(None),),
-    }
-    return isinstance(value, of_python[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    is_whole = isinstance(value, float) and value.is_integer()
+    own = "integer" if is_whole else OF_PYTHON[type(value)]
+    return kind == own or (kind == "number" and own == "integer")
 
 
 def _merge_keyword(name: str, one: Any, other: Any, field: str) -> Any:
@@ -169,6 +156,12 @@ def _common_types(one: Any, other: Any) -> Any:
     return sorted(both - ({"integer"} if "number" in both else set()))
 
 
+def common_values(one: Sequence[Any], other: Iterable[Any]) -> list[Any]:
+    """The values of one list that are in the other too."""
+    keys = set(map(as_key, other))
+    return [value for value in one if as_key(value) in keys]
+
+
 def _properties(one: Any, other: Any) -> Any:
     return {**one, **{name: _all_of(one[name], part) if name in one else part for name, part in other.items()}}
 
@@ -186,7 +179,7 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     "properties": _properties,
     "patternProperties": _properties,
     "dependentSchemas": _properties,
-    "enum": lambda one, other: [value for value in one if any(same(value, each) for each in other)],
+    "enum": common_values,
     "type": _common_types,
     "anyOf": lambda one, other: (
         [_all_of(a, b) for a in one for b in other] if len(one) * len(other) <= MAX_WAYS else None

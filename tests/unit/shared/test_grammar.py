@@ -94,7 +94,7 @@ def test_every_text_of_a_grammar_up_to_the_depth_matches_its_pattern(grammar: st
         ('root ::= a\na ::= "<" b ">" |\nb ::= a "." ', ["", "<.>", "<<.>.>"], ["<>"]),
         (r'root ::= "\"\n\x41é" [^a-y\]-] .', ['"\nAéz!', '"\nAé\n\n'], ['"\nAé]!', '"\nAé-!']),
         (r"""root ::= "\/\'\?\0\a\b\f\v\e" """, ["/'?\0\a\b\f\v\x1b"], ["/"]),  # escapes of xgrammar
-        ('root ::= ([a-c_]{2} "-"){1,}', ["ab-", "__-cb-"], ["ab", "a-"]),
+        ('root ::= ([a-c_]{ 2 } "-"){1 , }', ["ab-", "__-cb-"], ["ab", "a-"]),
         ('root ::= "a"\n  "b"\n  | "c.d"', ["ab", "c.d"], ["a", "cxd"]),
     ],
 )
