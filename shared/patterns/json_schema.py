@@ -85,9 +85,9 @@ class _Converter:
 
     def __init__(self, left_out: list[str]) -> None:
         self._references = References(True)  # of the schema that is converted
-        self._parts = self._num_patterns = 0  # converted so far
+        self._parts = 0  # converted so far
         self._is_cut = False  # whether a reference has more levels than MAX_DEPTH
-        self._compiled: set[str] = set()
+        self._patterns: set[str] = set()
         self._left_out = left_out
         self._without_value = ""  # the first required property without a possible value
 
@@ -177,9 +177,8 @@ class _Converter:
 
     def _count_pattern(self, pattern: Any, field: str) -> None:
         """Raises: TooLarge if it is one pattern too many."""
-        self._num_patterns += str(pattern) not in self._compiled
-        self._compiled.add(str(pattern))
-        if self._num_patterns > MAX_PATTERNS:
+        self._patterns.add(str(pattern))
+        if len(self._patterns) > MAX_PATTERNS:
             raise TooLarge(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
 
     def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
@@ -260,12 +259,12 @@ class _Converter:
         return array_of(head, item, least - len(head), None if most is None else most - len(head))
 
     def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
+        properties, required = schema.get("properties", {}), set(schema.get("required", []))
         least, most = limits(schema, "Properties", field)
         others = schema.get("additionalProperties", True)
         if not properties and not required:
             return self._of_keys(schema, least, most, field, depths)
-        missing = {name: others for name in required if name not in properties}
+        missing = {name: others for name in schema.get("required", []) if name not in properties}
         key = self._key(schema, field, depths)
         allowed = automaton_of(key) if key not in {None, KEY} else None
         members: list[Member] = []
@@ -279,8 +278,7 @@ class _Converter:
                 return None
             if value is not None:
                 members.append((member(name, value), name in required))
-        needed = sum(is_required for _, is_required in members)
-        if least > len(members) or (most is not None and most < needed):
+        if least > len(members) or (most is not None and most < len(required)):
             return None
         return object_with(members, least, most)
 
