@@ -193,7 +193,7 @@ class _Converter:
 
     def _combined(self, schema: Schema, name: str, field: str, depths: Depths) -> FormPart | None:
         siblings: Any = {key: value for key, value in schema.items() if key != name}
-        parts = schema[name] if name != "oneOf" else self._kept_apart(schema[name], field, depths)
+        parts = schema[name] if name != "oneOf" else self._kept_apart(schema[name], siblings, field, depths)
         plains = []
         for part in parts:
             plain, deeper = self._plain(part, field, depths)
@@ -202,7 +202,7 @@ class _Converter:
         if name == "allOf":
             for plain, _ in plains:
                 if all(isinstance(each, Mapping) and "oneOf" in each for each in (siblings, plain)):
-                    any_of = {"anyOf": self._kept_apart(siblings.pop("oneOf"), field, depths)}
+                    any_of = {"anyOf": self._kept_apart(siblings.pop("oneOf"), siblings, field, depths)}
                     siblings = merged(siblings, any_of, field, self._matches)
                 siblings = merged(siblings, plain, field, self._matches)
             return self.convert(siblings, field, depths)
@@ -210,9 +210,10 @@ class _Converter:
         ways = [partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes)]
         return _either(self._written(ways))
 
-    def _kept_apart(self, parts: Sequence[Any], field: str, depths: Depths) -> list[Any]:
-        """The parts of oneOf, narrowed so that no value matches two of them."""
-        absent = apart([self._plain(part, field, depths)[0] for part in parts], field, self._references.find)
+    def _kept_apart(self, parts: Sequence[Any], siblings: Schema, field: str, depths: Depths) -> list[Any]:
+        """The parts of oneOf, narrowed so that no value that matches the siblings matches two of them."""
+        wholes = [{"allOf": [siblings, self._plain(part, field, depths)[0]]} for part in parts]
+        absent = apart(wholes, field, self._references.find)
         return [
             {"allOf": [part, without_properties(own)]} if own else part for part, own in zip(parts, absent, strict=True)
         ]

@@ -103,6 +103,7 @@ SCHEMAS: list[Any] = [
     {"type": ["string", "null"], "not": {"anyOf": [{"const": None}, {"pattern": "^a|b$"}]}},
     {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"], "not": {"required": ["a", "b"]}},
     {"oneOf": [{"type": "null"}, {"enum": ["a"]}]},
+    {"type": "object", "required": ["k"], "oneOf": [{"properties": {"k": {"const": i}}} for i in range(2)]},
     {  # as schemars writes two flattened enums
         "allOf": [
             {"oneOf": [{"required": [name], "properties": {name: {"type": "null"}}} for name in names]}
