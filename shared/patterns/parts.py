@@ -288,7 +288,7 @@ class Listed(Parts):
 
     def build(self, network: Network, start: int) -> int:
         most = self.most if self.most is not None and self.most < len(self.parts) else None
-        highest = max(self.least, 1) if most is None else most  # more parts than this are not told apart
+        highest = max(self.least, 1) if most is None else most  # more parts than this count as this many
         states = {0: start}  # by the number of parts before
         for at, part in enumerate(self.parts):
             before: dict[int, int] = {}  # the state before the part, by the number with it

@@ -193,8 +193,8 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class _Traits(NamedTuple):
-    """What the values of a schema have in common: their possible types, the properties that all have, and of
-    properties (or "" for the value itself) the possible values."""
+    """Common traits of the values of a schema: their possible types, the properties that all have, and the possible
+    values of properties (of the value itself: "")."""
 
     types: frozenset[str]
     required: frozenset[str]
