@@ -74,6 +74,7 @@ def test_the_page_on_operations_has_the_planning_time_of_the_largest_cluster() -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("cluster", ["8x1", "4x2", "2x4"])
 def test_the_page_on_capacity_has_the_simulated_figures(cluster: str, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
