@@ -25,7 +25,10 @@ class StateSets:
         follows = followers(automaton.next_state)
         self._successors = np.packbits(follows, axis=1)
         self._predecessors = np.packbits(follows.T, axis=1)
-        self._masks: dict[bytes, UInt8] = {}  # by the classes allowed: many pairs of sets allow the same tokens
+        # By pairs of sets, which each masked position of each step looks up, and by the classes allowed, as many pairs
+        # allow the same
+        self._masks: dict[tuple[int, int], UInt8] = {}
+        self._mask_of: dict[bytes, UInt8] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -36,6 +39,7 @@ class StateSets:
         self._before: dict[tuple[int, int], int] = {}
         self._classes: dict[tuple[int, int], Bool] = {}
         self._masks.clear()
+        self._mask_of.clear()
 
     @property
     def is_full(self) -> bool:
@@ -74,12 +78,16 @@ class StateSets:
 
     def mask(self, forward: int, backward: int) -> UInt8:
         """The tokens that lead from the one set into the other, as bits: [ceil(V / 8)]."""
-        allowed = self._allowed(forward, backward)
-        key = allowed.tobytes()
+        key = forward, backward
         if key not in self._masks:
             if len(self._masks) >= MAX_MASKS:
                 self._masks.clear()
-            self._masks[key] = np.packbits(allowed[self.automaton.class_of])
+                self._mask_of.clear()
+            allowed = self._allowed(forward, backward)
+            equal = allowed.tobytes()  # many pairs allow the same tokens
+            if equal not in self._mask_of:
+                self._mask_of[equal] = np.packbits(allowed[self.automaton.class_of])
+            self._masks[key] = self._mask_of[equal]
         return self._masks[key]
 
     def _allowed(self, forward: int, backward: int) -> Bool:
