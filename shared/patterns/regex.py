@@ -67,7 +67,7 @@ class Flags:
 def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool = False) -> FormPart:
     """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string.
 
-    LookAhead-aheads are read if the texts are `escaped`. Raises: UnknownSyntaxError; BadInput for other look-around,
+    Look-ahead is read if the texts are `escaped`. Raises: UnknownSyntaxError; BadInput for other look-around,
     back-references and word boundaries.
     """
     return _Reader(pattern, lambda codes: _characters(codes, within, escaped), of_rust=not escaped).whole()
