@@ -31,20 +31,21 @@ class Server(uvicorn.Server):
                 each.close()
 
     async def leave_port(self, within_s: float) -> None:
-        """Accept no more connections, and close each open one after its next response, an idle one after its
-        limit. Return when none is open, at latest after `within_s`.
+        """Accept no more connections. Close each open one after the next response that begins, or if it is idle for
+        LAST_REQUEST_S. Return when none is open, at latest `within_s` after the server has started.
 
-        A connection that the system has queued is another gateway's, as the socket is shared.
+        The other gateways accept the connections that the system has queued, because they share the socket.
         """
         while not (self.started or self.should_exit):  # noqa: ASYNC110  (uvicorn reports no start)
             await asyncio.sleep(CHECK_S)
         servers, loop = self.servers if self.started else [], asyncio.get_running_loop()
         for listening in [each for server in servers for each in server.sockets]:
             loop.remove_reader(listening.fileno())
-        await asyncio.sleep(0)  # asyncio's server, once closed, would drop the connections just accepted
+        await asyncio.sleep(0)  # until the connections just accepted are open: closing the server would drop them
         for each in servers:
             each.close()
-        self.config.encoded_headers.append(CLOSE)  # of the responses that begin from now on; read once a second
+        # For all responses that begin from now on; uvicorn makes its default headers of the encoded ones each second
+        self.config.encoded_headers.append(CLOSE)
         self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):

@@ -25,7 +25,7 @@ from shared.patterns.parts import (
     times,
     without,
 )
-from shared.patterns.regex import ALL, UnknownSyntaxError, before_rest, read_regex, with_whole_characters
+from shared.patterns.regex import ALL, UnknownSyntaxError, joined_with_rest, read_regex, with_whole_characters
 
 # The characters of a JSON string: no control characters but those with a short escape
 CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
@@ -147,7 +147,7 @@ def _searched(pattern: str) -> PatternAutomaton | str:
 def _read_searched(pattern: str) -> PatternAutomaton | None:
     any_text = RepeatedPart(CHARACTER)
     try:
-        part = before_rest(read_regex(pattern, CODES, escaped=True), any_text, any_text)
+        part = joined_with_rest(read_regex(pattern, CODES, escaped=True), any_text, any_text)
     except UnknownSyntaxError:
         before, after = ("" if pattern.startswith("^") else "(?s:.*)"), "" if pattern.endswith("$") else "(?s:.*)"
         whole = compile_pattern(f"{before}(?:{without_anchors(pattern)}){after}")

@@ -96,29 +96,32 @@ class LookAhead(Plain):
     size = 1
 
     def build(self, *_: object) -> int:
-        """Raises: BadInput, for one that `before_rest` has not replaced."""
+        """Raises: BadInput, for one that `joined_with_rest` has not replaced."""
         raise BadInput("look-ahead within a repetition is not supported", "pattern")
 
 
-def before_rest(part: FormPart, rest: FormPart, any_text: FormPart) -> FormPart | None:
-    """The texts of a part and the rest after it, which the part's look-aheads see; None if there are none."""
+def joined_with_rest(part: FormPart, rest: FormPart, any_text: FormPart) -> FormPart | None:
+    """The part and the rest of the text after it. Each look-ahead of the part becomes a condition on that rest; after
+    the look-ahead's own texts comes `any_text`. None if no text is possible."""
+    if not _has_look(part):
+        return JoinedParts((part, rest))
     if isinstance(part, LookAhead):
-        ahead = before_rest(part.part, any_text, any_text)
+        ahead = joined_with_rest(part.part, any_text, any_text)
         if ahead is None:
             return rest if part.is_negative else None
-        left = product(automaton_of(rest), automaton_of(ahead), excluded=part.is_negative)
-        return Compiled(left) if left is not None else None
-    if isinstance(part, JoinedParts) and _has_look(part):
+        remaining = product(automaton_of(rest), automaton_of(ahead), excluded=part.is_negative)
+        return Compiled(remaining) if remaining is not None else None
+    if isinstance(part, JoinedParts):
         found: FormPart | None = rest
         for each in reversed(part.parts):
-            found = before_rest(each, found, any_text) if found is not None else None
+            found = joined_with_rest(each, found, any_text) if found is not None else None
         return found
     ways: Sequence[FormPart] = part.parts if isinstance(part, Alternatives) else []
     if isinstance(part, RepeatedPart) and part.most == 1:
         ways = [NOTHING, part.part][part.least :]
-    if not ways or not _has_look(part):
+    if not ways:  # a repetition, which raises BadInput when it is built
         return JoinedParts((part, rest))
-    possible = [way for each in ways if (way := before_rest(each, rest, any_text)) is not None]
+    possible = [way for each in ways if (way := joined_with_rest(each, rest, any_text)) is not None]
     return either(possible) if possible else None
 
 
@@ -131,8 +134,9 @@ class _Reader:
     def __init__(self, text: str, characters: Callable[[tuple[Range, ...]], FormPart], *, of_rust: bool) -> None:
         self._text, self._at, self._nesting, self._of_rust = text, 0, 0, of_rust
         self._characters = characters
-        self._first = 1 if text.startswith("^") else None  # the end of ^ and of the look-aheads right after it
-        self._num_looks, self._is_in_first = 0, False
+        # The end of ^ and of the look-aheads read so far directly after it; within these alone, ^ may follow look-ahead
+        self._leading_end = 1 if text.startswith("^") else None
+        self._has_read_look = self._is_in_leading_look = False
 
     def whole(self) -> FormPart:
         found = self._alternatives(Flags())
@@ -187,7 +191,7 @@ class _Reader:
         if sign == ".":
             return self._characters(ALL if flags.s else without(ALL, LINE_ENDS))
         if sign in "^$":
-            if sign == "^" and self._num_looks and not self._is_in_first:
+            if sign == "^" and self._has_read_look and not self._is_in_leading_look:
                 raise BadInput("^ after look-ahead is not supported", "pattern")
             begin, end = (BEGIN_LINE, END_LINE) if flags.m else (BEGIN, END)
             return Anchor(begin if sign == "^" else end)
@@ -197,24 +201,26 @@ class _Reader:
 
     def _group(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 3]
-        is_look, outer = sign in {"(?=", "(?!"}, self._is_in_first
+        is_look, was_in_leading_look = sign in {"(?=", "(?!"}, self._is_in_leading_look
         if self._text.startswith(("(?<=", "(?<!"), self._at) or (is_look and self._of_rust):
             raise BadInput(f"look-{'ahead' if is_look else 'behind'} is not supported", "pattern")
-        is_first = is_look and self._at == self._first
+        is_leading = is_look and self._at == self._leading_end
         group = GROUP.match(self._text, self._at)
         if group is None and sign.startswith("(?") and not is_look:
             raise UnknownSyntaxError("flags")
         self._at = self._at + 3 if is_look else group.end() if group is not None else self._at + 1
-        self._num_looks, self._is_in_first = self._num_looks + is_look, is_first if is_look else outer
+        self._has_read_look |= is_look
+        self._is_in_leading_look = is_leading if is_look else was_in_leading_look
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise BadInput(f"the pattern has more than {MAX_NESTING} groups within each other", "pattern")
         inner = self._alternatives(_changed(flags, group) if group is not None else flags)
-        self._nesting, self._is_in_first = self._nesting - 1, outer
+        self._nesting, self._is_in_leading_look = self._nesting - 1, was_in_leading_look
         if self._text[self._at : self._at + 1] != ")":
             raise UnknownSyntaxError("a ( without its )")
         self._at += 1
-        self._first = self._at if is_first else self._first
+        if is_leading:
+            self._leading_end = self._at
         return LookAhead(inner, sign == "(?!") if is_look else inner
 
     def _escape(self, flags: Flags) -> FormPart:

@@ -1,6 +1,6 @@
 """Merges two JSON schemas into one that accepts only values valid under both.
 
-It may accept fewer: of `multipleOf` 4 and 6, for example, the multiples of 24.
+It may accept fewer: of `multipleOf` 4 and 6, for example, their product 24, not 12.
 """
 
 import json
@@ -13,14 +13,22 @@ from shared.patterns.compile_budget import current_budget
 from shared.patterns.schema_keyword_names import assertions_of
 
 Schema = Mapping[str, Any]
-Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name within a field; raises BadInput
-
-Find = Callable[[str, str], Any]  # the schema of a reference within a field; raises BadInput
+# Both raise BadInput, which names the field, their last argument
+Matches = Callable[[Any, str, str], bool]  # whether a pattern matches a name
+Find = Callable[[str, str], Any]  # the schema to which a reference refers
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-OF_PYTHON = dict(zip((dict, list, str, float, int, bool, type(None)), TYPES, strict=True))
-MAX_TRAITS, MAX_TRAITS_DEPTH = 100, 4  # alternatives of a part that are compared, and levels of them
-MAX_WAYS = 1_000  # alternatives of oneOf, and of anyOf after several are multiplied
+TYPE_OF_PYTHON = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    float: "number",
+    int: "integer",
+    bool: "boolean",
+    type(None): "null",
+}
+MAX_TRAITS, MAX_TRAITS_DEPTH = 100, 4  # alternatives of a part that are compared, and levels of allOf, anyOf and $ref
+MAX_WAYS = 1_000  # parts of oneOf, and of an anyOf that is made of two
 
 LOWER_BOUNDS = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
 UPPER_BOUNDS = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"]
@@ -43,14 +51,15 @@ def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
         _padded(_with_additional_properties(*pair, field, matches), prefix) for pair in ((one, other), (other, one))
     )
     for name, value in others.items():
-        found[name] = (
-            _merge_keyword(name, found[name], value, field) if name in found and found[name] != value else value
-        )
+        if name not in found:
+            found[name] = value
+        elif found[name] != value or as_key(found[name]) != as_key(value):  # to Python, true is 1
+            found[name] = _merge_keyword(name, found[name], value, field)
     return found
 
 
 def without_properties(names: Iterable[str]) -> Any:
-    """The schema of objects without these; of every value if there are none."""
+    """The schema of objects that lack these properties; without names, that of every value."""
     found = dict.fromkeys(sorted(names), False)
     return {"type": "object", "properties": found} if found else True
 
@@ -65,7 +74,7 @@ def with_prefix_items(schema: Schema) -> dict[str, Any]:
 
 
 def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
-    """Pad `prefixItems` to this number with copies of `items`, if the schema is about items at all."""
+    """Pad `prefixItems` to `prefix` entries with copies of `items`, if the schema has one of the two."""
     own = schema.get("prefixItems", [])
     if len(own) == prefix or ("items" not in schema and not own):
         return schema
@@ -73,7 +82,7 @@ def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
 
 
 def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str]]:
-    """For each part of oneOf, properties without which no value of it matches another part.
+    """For each part of oneOf, the properties to forbid in it so that no value matches two parts.
 
     Raises: BadInput if a value could match two of the parts all the same.
     """
@@ -119,7 +128,7 @@ def _with_additional_properties(schema: dict[str, Any], other: Schema, field: st
 
 
 def as_key(value: Any) -> str:
-    """A text that equal JSON values have in common: 1.0 is 1, but to Python so is true."""
+    """Equal JSON values have the same text: 1.0 that of 1, but true another one, although Python calls it equal."""
     return json.dumps(json.loads(json.dumps(value), parse_float=_number), sort_keys=True)
 
 
@@ -130,7 +139,7 @@ def _number(text: str) -> float:
 def is_of(value: Any, kind: str) -> bool:
     """Whether a value is of a type."""
     is_whole = isinstance(value, float) and value.is_integer()
-    own = "integer" if is_whole else OF_PYTHON[type(value)]
+    own = "integer" if is_whole else TYPE_OF_PYTHON[type(value)]
     return kind == own or (kind == "number" and own == "integer")
 
 
@@ -194,7 +203,7 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 class _Traits(NamedTuple):
     """Common traits of the values of a schema: their possible types, the properties that all have, and the possible
-    values of properties (of the value itself: "")."""
+    values of properties; of the value itself under the name ""."""
 
     types: frozenset[str]
     required: frozenset[str]
@@ -202,7 +211,7 @@ class _Traits(NamedTuple):
 
 
 def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
-    """The traits of each alternative of a part, as far as they show within MAX_TRAITS alternatives."""
+    """The traits of each alternative of a part. Keywords with more than MAX_TRAITS alternatives are ignored."""
     if not isinstance(part, Mapping):
         return [] if part is False else [_Traits(frozenset(TYPES), frozenset(), {})]
     current_budget().spend(steps=1)
@@ -219,7 +228,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
 
 
 def _own_traits(schema: Schema) -> _Traits:
-    """Of the schema's own keywords."""
+    """The traits that follow from the schema's own keywords."""
     parts = {"": schema, **schema.get("properties", {})}
     listed = {
         name: [part["const"]] if "const" in part else list(part["enum"])

@@ -128,6 +128,11 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"type": "integer", "enum": [1.0, 1.5]}, ["1.0"], ["1.5"]),
         ({"items": {"enum": [1, 2, 1.0]}, "uniqueItems": True, "minItems": 2}, ["[1.0,2]"], ["[1]", "[1,1]"]),
         ({"properties": {"a": {}, "b": {}}, "propertyNames": {"not": {"const": "a"}}}, ['{"b":1}'], ['{"a":1}']),
+        (
+            {"properties": {"a": {"const": 0}}, "allOf": [{"properties": {"a": {"const": False}}}]},
+            ["{}"],
+            ['{"a":0}', '{"a":false}'],
+        ),
         ({"oneOf": [{"type": "null"}, {"anyOf": [{"enum": [1]}, {"type": "string"}]}]}, ["null", "1", '"a"'], ["2"]),
         ({"type": ["string", "null"], "not": {"enum": ["a/b", None]}}, ['"a"', '"a/bc"'], ["null", '"a/b"', '"a\\/b"']),
         ({"properties": {"a": {"pattern": "a(?<=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
