@@ -44,7 +44,7 @@ BASELINES: dict[str, PolicyName] = {"INFaaS": "infaas", "Llumnix": "llumnix"}
 BASELINE_THRESHOLD = 0.9  # as in the paper
 RECONFIGURED = ", reconfigured"
 PEAK_RPS = 20.0
-QUICK_REQUESTS = 8
+QUICK_REQUESTS = 2
 MARGIN_STEPS = 0.0  # reserved before the deadline by the policy `paper`: none, as in the paper
 
 

@@ -30,9 +30,10 @@ HIGH_TP, LOW_TP = "2x4", "8x1"
 
 
 def measure(quick: bool) -> list[Row]:
-    problems, each = (QUICK_PROBLEMS, 2) if quick else (PROBLEMS, 1)
-    rows = [_answers(FIXED, "one threshold", threshold, 0.0, problems) for threshold in THRESHOLDS[::each]]
-    rows += [_answers(MIXED, f"share of steps at {LOW}", HIGH, share, problems) for share in LOW_SHARES[::each]]
+    problems = QUICK_PROBLEMS if quick else PROBLEMS
+    thresholds, shares = (THRESHOLDS[::2], LOW_SHARES[::5]) if quick else (THRESHOLDS, LOW_SHARES)
+    rows = [_answers(FIXED, "one threshold", threshold, 0.0, problems) for threshold in thresholds]
+    rows += [_answers(MIXED, f"share of steps at {LOW}", HIGH, share, problems) for share in shares]
     for cluster in (HIGH_TP, LOW_TP):
         for rps in RATES:
             run = SimulationRun(system="INFaaS", cluster=cluster, rps=rps)

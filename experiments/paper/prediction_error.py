@@ -13,7 +13,7 @@ from simulator.predictor_training import run_under_each
 from simulator.steps_table import read_steps
 from simulator.unmasking_model import UnmaskingTables
 
-LEARNT, HELD_OUT = 100, 100  # requests; the paper's training set has the same number
+REQUESTS = 100  # to learn from, and as many held out; the paper's training set has the same number
 THRESHOLDS = np.array([0.5, 0.6, 0.7, 0.8, 0.9])
 OUTPUT_TOKENS = np.array([256])  # GSM8K's
 SHOWN = ("one-shot", "progress features", "all features")
@@ -21,7 +21,7 @@ BY_KIND, BY_TOKENS = "by estimate", "by tokens between two predictions"
 
 
 def measure(quick: bool) -> list[Row]:
-    requests = LEARNT // 5 if quick else LEARNT
+    requests = REQUESTS // 10 if quick else REQUESTS
     report = _train(requests)
     kinds: list[Row] = [
         {"figure": BY_KIND, "estimate": name, "thresholds": thresholds, "error, %": 100 * error}
@@ -39,7 +39,7 @@ def _train(requests: int) -> TrainingReport:
     denoising = UnmaskingTables(read_steps(STEPS))
     learnt, judged = np.random.default_rng(0).spawn(2)
     fixed, changing = run_under_each(denoising, OUTPUT_TOKENS, THRESHOLDS, requests, learnt)
-    held_out = run_under_each(denoising, OUTPUT_TOKENS, THRESHOLDS, HELD_OUT, judged)
+    held_out = run_under_each(denoising, OUTPUT_TOKENS, THRESHOLDS, requests, judged)
     return train(fixed + changing, *held_out, THRESHOLDS.tolist()).report
 
 

@@ -25,7 +25,7 @@ from simulator.steps_table import read_steps
 from simulator.unloaded_latency import unloaded_latency_s
 from simulator.workload import ArrivalTrace, constant_rate_trace
 
-QUICK_REQUESTS = 8
+QUICK_REQUESTS = 2
 GSM8K_SHOTS = 5  # examples in the prompts of the data file
 SHAREGPT = "sharegpt"  # its lengths, at a constant rate
 SHOT_SHARE = 0.182  # share of one example in GSM8K's 5-shot prompt; by characters, mean over questions and answers
@@ -70,10 +70,10 @@ class SimulationRun:
 
 
 def shortened(run: SimulationRun) -> SimulationRun:
-    """A few requests at one low load, mostly without training a predictor: enough to check the code."""
-    trains = (run.model, run.benchmark) == ("LLaDA", "gsm8k") or run.predictor != "trained"
-    predictor = run.predictor if trains else "oracle"
-    return replace(run, requests=QUICK_REQUESTS, rps=1.0, slo_multiple=5.0, predictor=predictor)
+    """A few requests at one low load, without training a predictor: enough to check the code."""
+    predictor = "oracle" if run.predictor == "trained" else run.predictor
+    quick = replace(run, requests=QUICK_REQUESTS, rps=1.0, slo_multiple=5.0, predictor=predictor)
+    return replace(quick, output_tokens=BLOCK)
 
 
 @cache
