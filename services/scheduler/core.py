@@ -16,7 +16,7 @@ from services.scheduler.algorithms.refusal import refusals
 from services.scheduler.dispatch import Dispatcher
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S, Policy
-from services.scheduler.state.checkpoints import resume, take_checkpoint
+from services.scheduler.state.checkpoints import resume, take_checkpoints
 from services.scheduler.state.computing_share import ComputingShare
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
@@ -257,7 +257,7 @@ class SchedulerCore:
                 top_tokens=top_tokens.read(positions) if top_tokens is not None else None,
                 is_draft=has_edits and not ended,
             )
-            self._save(row, block_ended=ended)  # first, so that no later scheduler retracts a token
+            self._save(applied.rows[i : i + 1], block_ended=ended)  # first, so that no later scheduler retracts a token
             self._commands.append(ev.SendProgress(request_id, message))
 
     def _end_blocks(self, rows: Int64, now_s: float) -> None:
@@ -267,6 +267,7 @@ class SchedulerCore:
         table.block[rows] += 1
         table.blocks_left[rows] -= 1
         table.block_masks[rows] = table.block_masks_left[rows] = table.block_length[rows]
+        unsaved = list[int]()
         columns = rows, checked, table.masks_left[rows] == 0, table.pipeline.state[rows] == SENT, table.streams[rows]
         for row, done, full, sent, streams in zip(*(column.tolist() for column in columns), strict=True):
             try:
@@ -284,7 +285,8 @@ class SchedulerCore:
             if self._decisions is not None and sent:
                 self._decisions.move_to_next_block(row)
             if not streams:  # of the others, the step's checkpoint has the whole block
-                self._save(row)
+                unsaved.append(row)
+        self._save(np.array(unsaved, dtype=np.int64))
 
     def _has_ended(self, row: int, checked: int = 0) -> bool:
         """Whether the finished blocks contain the end of the text; the first `checked` tokens alone do not."""
@@ -343,7 +345,7 @@ class SchedulerCore:
         rows = rows[table.ticket[rows] != 0]  # without those that had too many attempts before
         for row in rows.tolist():
             table.restart(row)
-            self._save(row)
+        self._save(rows)
         self.estimates.use_one_shot(rows)
 
     def _expire(self, now_s: float) -> None:
@@ -364,15 +366,15 @@ class SchedulerCore:
     def _suspect(self, rows: Int64) -> None:
         """One instance failed during the steps of these rows. The next scheduler knows their attempts, too."""
         suspect(self.table, rows)
-        for row in rows.tolist():
-            self._save(row)
+        self._save(rows)
 
-    def _save(self, row: int, *, block_ended: bool = False) -> None:
-        """Save the state of a row for the next scheduler. `block_ended`: the last step has ended its current block."""
+    def _save(self, rows: Int64, *, block_ended: bool = False) -> None:
+        """Save the states of rows for the next scheduler. `block_ended`: the last steps have ended their blocks."""
         if self.settings.keeps_records:
-            request_id, is_urgent = self.table.entry(row).request_id, bool(self.table.streams[row])
-            checkpoint = take_checkpoint(self.table, row, block_ended=block_ended)
-            self._commands.append(ev.SaveCheckpoint(request_id, checkpoint, is_urgent))
+            checkpoints = take_checkpoints(self.table, rows, block_ended=block_ended)
+            for row, checkpoint in zip(rows.tolist(), checkpoints, strict=True):
+                request_id, is_urgent = self.table.entry(row).request_id, bool(self.table.streams[row])
+                self._commands.append(ev.SaveCheckpoint(request_id, checkpoint, is_urgent))
 
     def _retry(self, row: int, now_s: float) -> None:
         """Take a request from its instance; its unmasked tokens are kept. It fails after MAX_ATTEMPTS."""

@@ -1,12 +1,14 @@
 """A request's state for the next scheduler: taken from its row, and restored into one."""
 
+from typing import Any
+
 import numpy as np
 import structlog
 
 from services.scheduler.state.invalid_results import read_probabilities
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import unpack_float32, unpack_int32
+from shared.arrays import Int64, unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.pinned import FREE
 from shared.top_tokens import TopTokenTable
@@ -19,35 +21,34 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def take_checkpoint(table: RequestTable, row: int, *, block_ended: bool = False) -> Checkpoint:
-    """The present state of a row. `block_ended`: the last step has ended its current block."""
-    length, entry = table.block_length.item(row), table.entry(row)
-    done, masks = table.block_start.item(row), table.block_masks.item(row)
-    output_ids = table.output_ids(row)
-    stored = int(table.block_stop(row)) if table.block_masks_left.item(row) < masks else done
-    done = stored if block_ended else done
+def take_checkpoints(table: RequestTable, rows: Int64, *, block_ended: bool = False) -> list[Checkpoint]:
+    """The present states of the rows [n]. `block_ended`: the last steps have ended their current blocks."""
+    begun = table.block_masks_left[rows] < table.block_masks[rows]
+    stored = np.where(begun, table.block_stop(rows), table.block_start[rows])
+    done = stored if block_ended else table.block_start[rows]
+    values = [table.block_length, table.suspect, *(getattr(table, name) for name in COLUMNS)]
+    columns = [column[rows].tolist() for column in values]
+    names = "block_length", "is_suspect", *COLUMNS
+    return [
+        _checkpoint(table, row, done, stored, dict(zip(names, numbers, strict=True)))
+        for row, done, stored, *numbers in zip(rows.tolist(), done.tolist(), stored.tolist(), *columns, strict=True)
+    ]
+
+
+def _checkpoint(table: RequestTable, row: int, done: int, stored: int, numbers: dict[str, Any]) -> Checkpoint:
+    """The output has `done` tokens of whole blocks, and `stored` with those of the current block."""
+    entry, output_ids = table.entry(row), table.output_ids(row)
     return Checkpoint(
         output_ids=output_ids[:done].tobytes(),
         block_ids=output_ids[done:stored].tobytes(),
         confidences=table.confidences(row)[:stored].tobytes(),
         top_tokens=entry.top_tokens.read(np.flatnonzero(output_ids[:stored] != MASKED)) if entry.top_tokens else None,
         choices=entry.choices.tobytes() if entry.choices is not None else b"",
-        block_length=length,
         instances=list(entry.served_by),
         last_instance=entry.last_instance,
         steps_at=table.steps_at[row].tobytes(),
         tokens_at=table.tokens_at[row].tobytes(),
-        steps=table.steps.item(row),  # spelled out: this runs once per block
-        recompute_steps=table.recompute_steps.item(row),
-        threshold_tokens=table.threshold_tokens.item(row),
-        lowest_threshold=table.lowest_threshold.item(row),
-        migrations=table.migrations.item(row),
-        step_s=table.step_s.item(row),
-        is_suspect=table.suspect.item(row),
-        attempts=table.attempts.item(row),
-        post_steps=table.post_steps.item(row),
-        edits=table.edits.item(row),
-        cached_tokens=table.cached_tokens.item(row),
+        **numbers,
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Columns:
@@ -12,21 +13,24 @@ class Columns:
     """
 
     def __init__(self, capacity: int, **lengths: int) -> None:
-        self._columns = _declared(type(self))
-        for name, dtype, shape in self._columns:
-            sizes = [lengths[size] if isinstance(size, str) else size for size in shape]
-            setattr(self, name, np.zeros((capacity, *sizes), dtype=dtype))
+        declared = _declared(type(self))
+        self._names = [name for name, _, _ in declared]
+        sizes = ([lengths[size] if isinstance(size, str) else size for size in shape] for _, _, shape in declared)
+        self._set([np.zeros((capacity, *size), dtype) for size, (_, dtype, _) in zip(sizes, declared, strict=True)])
 
     def clear(self, row: int) -> None:
         """Set all columns of a row to zero."""
-        for name, _, _ in self._columns:
-            getattr(self, name)[row] = 0
+        for column in self._arrays:
+            column[row] = 0
 
     def double(self) -> None:
         """Double the capacity; the new rows are zero."""
-        for name, _, _ in self._columns:
-            column = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self._set([np.concatenate([column, np.zeros_like(column)]) for column in self._arrays])
+
+    def _set(self, arrays: list[NDArray[Any]]) -> None:
+        self._arrays = arrays
+        for name, column in zip(self._names, arrays, strict=True):
+            setattr(self, name, column)
 
 
 def _declared(kind: type) -> list[tuple[str, Any, tuple[int | str, ...]]]:

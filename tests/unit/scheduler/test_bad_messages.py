@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import FinishRequest, InstanceLost, InstanceQuarantined, RequestArrived, SaveCheckpoint
-from services.scheduler.state.checkpoints import take_checkpoint
+from services.scheduler.state.checkpoints import take_checkpoints
 from services.scheduler.state.invalid_results import invalid_steps
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.suspects import MAX_ATTEMPTS
@@ -144,7 +144,8 @@ def test_only_the_first_step_counts_the_cached_tokens_of_the_prompt() -> None:
         [sent] = jobs_in(core.cycle([results], ARRIVAL_S))
     row = core.table.row_of["r"]
     assert core.table.cached_tokens[row] == 32
-    assert take_checkpoint(core.table, row).cached_tokens == 32
+    [checkpoint] = take_checkpoints(core.table, np.array([row]))
+    assert checkpoint.cached_tokens == 32
 
 
 bytes_of_any_length = st.binary(max_size=48)
@@ -266,7 +267,8 @@ def test_a_quarantine_fails_a_request_that_had_too_many_attempts_before() -> Non
     """The scheduler before stopped after the checkpoint and before the outcome."""
     before, core = scheduler_core(), scheduler_core()
     before.cycle([short("r")], ARRIVAL_S)
-    checkpoint = msgspec.structs.replace(take_checkpoint(before.table, 0), attempts=MAX_ATTEMPTS)
+    [checkpoint] = take_checkpoints(before.table, np.array([0]))
+    checkpoint = msgspec.structs.replace(checkpoint, attempts=MAX_ATTEMPTS)
     core.cycle([registered("a-1"), replace(short("r"), checkpoint=checkpoint)], ARRIVAL_S)
     commands = core.cycle([InstanceQuarantined("a-1"), InstanceLost("a-1")], ARRIVAL_S + 1)
     [finish] = [c for c in commands if isinstance(c, FinishRequest)]

@@ -12,7 +12,7 @@ from services.scheduler.events import Command, FinishRequest, SaveCheckpoint, Se
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.service import is_urgent
-from services.scheduler.state.checkpoints import take_checkpoint
+from services.scheduler.state.checkpoints import take_checkpoints
 from services.scheduler.state.output_buffer import MASKED
 from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
@@ -148,5 +148,5 @@ def test_a_checkpoint_without_valid_data_that_are_wanted_is_ignored(
         unmasked = core.table.output_ids(row) != MASKED
         assert np.count_nonzero(unmasked) == tokens
         assert (core.table.confidences(row)[unmasked] > 0).all()
-    kept = take_checkpoint(core.table, row).top_tokens
-    assert kept in (None, TopTokens(positions=b"", tokens=b"", confidences=b""))
+    [kept] = take_checkpoints(core.table, np.array([row]))
+    assert kept.top_tokens in (None, TopTokens(positions=b"", tokens=b"", confidences=b""))
