@@ -29,7 +29,7 @@ from services.worker.patterns.model_tokens import model_tokens
 from services.worker.patterns.token_automaton import UNREACHABLE, TokenTable, tokenize
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_part
-from shared.patterns.parts import automaton_of
+from shared.patterns.part_automaton import automaton_of
 
 SCHEMAS = Path(__file__).parent / "data/random_schemas.jsonl"
 MODEL = Path("models/demo-block")

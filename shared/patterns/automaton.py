@@ -15,7 +15,7 @@ from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton
 from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
-from shared.patterns.parts import automaton_of
+from shared.patterns.part_automaton import automaton_of
 from shared.patterns.regex import UnknownSyntaxError, read_regex, with_whole_characters
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged

@@ -10,7 +10,9 @@ from typing import Any
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
+from shared.patterns.characters import Range, without
 from shared.patterns.compile_budget import TooLarge
+from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
     NOTHING,
     Characters,
@@ -18,12 +20,9 @@ from shared.patterns.parts import (
     FormPart,
     JoinedParts,
     Literal,
-    Range,
     RepeatedPart,
-    automaton_of,
     either,
     times,
-    without,
 )
 from shared.patterns.regex import ALL, UnknownSyntaxError, joined_with_rest, read_regex, with_whole_characters
 

@@ -30,7 +30,8 @@ from shared.patterns.json_containers import (
     object_with,
 )
 from shared.patterns.json_scalars import QUOTE, constant, integer, limits, number, searched, string
-from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, automaton_of, either
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, either
 from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, assertions_of
 from shared.patterns.schema_merging import (
     TYPES,

@@ -11,12 +11,11 @@ from functools import lru_cache
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
+from shared.patterns.characters import Range, without
 from shared.patterns.compile_budget import TooLarge
+from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE
+from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
-    BEGIN,
-    BEGIN_LINE,
-    END,
-    END_LINE,
     NOTHING,
     Alternatives,
     Anchor,
@@ -26,11 +25,8 @@ from shared.patterns.parts import (
     JoinedParts,
     Parts,
     Plain,
-    Range,
     RepeatedPart,
-    automaton_of,
     either,
-    without,
 )
 
 ALL: tuple[Range, ...] = ((0, 0x10FFFF),)

@@ -20,7 +20,8 @@ from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import longest_text
 from shared.patterns.compile_budget import LARGE, SMALL, Budget, BudgetExceeded, limited_to
-from shared.patterns.parts import Compiled, FormPart, automaton_of
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import Compiled, FormPart
 from shared.run_in_process import LOWEST_PRIORITY, run_in_process
 
 MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, and FORM_SIZE for each form

@@ -23,7 +23,8 @@ from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.json_containers import object_with
 from shared.patterns.json_schema import choice_part, schema_part
-from shared.patterns.parts import FormPart, automaton_of
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import FormPart
 
 SYNTAXES: list[CallSyntax] = [TaggedCalls(), JsonCalls()]
 ADD = '{"name": "add", "arguments": {"a": 1, "b": "}<"}}'

@@ -13,7 +13,7 @@ import pytest
 from shared.errors import BadInput
 from shared.patterns.json_scalars import FORMATS
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
-from shared.patterns.parts import automaton_of
+from shared.patterns.part_automaton import automaton_of
 from shared.patterns.schema_keyword_names import TYPE_OF
 from tests.support.pattern_texts import draw_text
 

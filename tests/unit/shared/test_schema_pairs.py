@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shared.errors import BadInput
 from shared.patterns.json_scalars import FORMATS
 from shared.patterns.json_schema import schema_part
-from shared.patterns.parts import automaton_of
+from shared.patterns.part_automaton import automaton_of
 from tests.support.pattern_texts import draw_text
 
 # In the forms in which agents, zod, pydantic, protobuf, OpenAPI and Kubernetes write them.

@@ -19,7 +19,8 @@ from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.compile_budget import LARGE
-from shared.patterns.parts import NOTHING, Characters, JoinedParts, Literal, Looped, RepeatedPart, automaton_of
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import NOTHING, Characters, JoinedParts, Literal, Looped, RepeatedPart
 
 MASK, END, SPECIAL = 0, 1, 2
 TEXTS = (b"", b"", b"", b"a", b"b", b"ab", b"ba", b"c", "é".encode(), "é".encode()[:1], "é".encode()[1:])

@@ -13,6 +13,7 @@ from shared.patterns.byte_automaton import product
 from shared.patterns.gbnf import literal
 from shared.patterns.json_containers import COMMA, member
 from shared.patterns.json_scalars import constant
+from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
     NOTHING,
     Alternatives,
@@ -22,7 +23,6 @@ from shared.patterns.parts import (
     Literal,
     Looped,
     RepeatedPart,
-    automaton_of,
     either,
 )
 from shared.patterns.regex import read_regex

@@ -1,0 +1,40 @@
+"""A network: an automaton that may be in several states at once and has steps that take no byte."""
+
+from dataclasses import dataclass, field
+
+from shared.patterns.byte_automaton import BYTES, MAX_STATES, NO_LOOP
+from shared.patterns.compile_budget import TooLarge
+
+# Anchors, as steps that take no byte: begin and end of the text, and of a line.
+BEGIN, END, BEGIN_LINE, END_LINE = range(BYTES, BYTES + 4)
+MAX_NETWORK = 60_000  # states of a network
+
+Edge = tuple[int, int, int]  # first and last byte, and the state after them
+
+
+@dataclass(slots=True)
+class Network:
+    """States by number, each with its steps and its loop."""
+
+    edges: list[list[Edge]] = field(default_factory=list)
+    empty: list[list[int]] = field(default_factory=list)  # states after no byte
+    loop: list[int] = field(default_factory=list)
+    counted: set[int] = field(default_factory=set)
+    bounds: list[int] = field(default_factory=list)
+    current: int = NO_LOOP  # the loop of new states
+    has_anchors: bool = False
+
+    def add(self) -> int:
+        """A new state."""
+        if len(self.edges) >= MAX_NETWORK:
+            raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
+        self.edges.append([])
+        self.empty.append([])
+        self.loop.append(self.current)
+        return len(self.edges) - 1
+
+    def step(self, state: int, first: int, last: int) -> int:
+        """A new state after a byte."""
+        target = self.add()
+        self.edges[state].append((first, last, target))
+        return target
