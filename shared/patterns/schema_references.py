@@ -46,8 +46,8 @@ class References:
         return found
 
     def _joined_references(self, part: Any, base: str) -> Any:
-        """A schema or a list of them, with joined references. Notes the URI of each schema that has one. `base`: the
-        URI around the part."""
+        """A schema or a list of them, with joined references, without keywords that are null, as typed languages write
+        them. Notes the URI of each schema that has one. `base`: the URI around the part."""
         if isinstance(part, list):
             return [self._joined_references(each, base) for each in part]
         if not isinstance(part, Mapping):
@@ -55,8 +55,8 @@ class References:
         uris = [_joined(base, own).removesuffix("#") for own in _texts(part, IDS)]
         base = urldefrag(_joined(base, next(iter(_texts(part, ("$id",))), "")))[0]
         uris += [f"{base}#{anchor}" for anchor in _texts(part, ANCHORS)]
-        found = dict(part)
-        for name, value in part.items():
+        found = {name: value for name, value in part.items() if value is not None or name == "const"}
+        for name, value in list(found.items()):
             if name in BY_NAME and isinstance(value, Mapping):
                 found[name] = {key: self._joined_references(each, base) for key, each in value.items()}
             elif name in SCHEMAS:

@@ -14,7 +14,7 @@ from shared.errors import BadInput
 from shared.patterns.json_scalars import FORMATS
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.schema_keyword_names import TYPE_OF
+from shared.patterns.schema_keyword_names import ASSERTIONS, TYPE_OF
 from tests.support.pattern_texts import draw_text
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -318,6 +318,20 @@ def test_a_keyword_with_any_value_is_served_or_refused(name: str, value: Any) ->
     for schema in ({name: value}, {"allOf": [{name: value}, {"type": "object", "properties": {"a": {}}}]}):
         with contextlib.suppress(BadInput):
             assert automaton_of(schema_part(schema)).accepting.any()
+
+
+@pytest.mark.parametrize("name", sorted(ASSERTIONS - {"const"}))
+def test_a_keyword_that_is_null_has_no_effect(name: str) -> None:
+    for schema in ({}, {"type": "string", "minLength": 2}, {"type": "array", "items": {"type": "integer"}}):
+        without, null = {key: value for key, value in schema.items() if key != name}, {name: None}
+        for around in (lambda part: part, lambda part: {"properties": {"a": part}, "required": ["a"]}):
+            found = [automaton_of(schema_part(around(part))) for part in (without, without | null)]
+            assert found[0].written() == found[1].written()
+        assert schema_part({"anyOf": [without | null, {"type": "null"}]}) == schema_part(
+            {"anyOf": [without, {"type": "null"}]}
+        )
+        for parts in ([without, null], [null, without]):
+            assert schema_part({"allOf": parts}) == schema_part({"allOf": [without, {}]})
 
 
 @pytest.mark.parametrize(
