@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
-from services.gateway.api.text_forms import Form, form_of
+from services.gateway.api.text_forms import Form, Kind, form_of
 
 MAX_GRAMMAR_LENGTH = 100_000  # characters
 
@@ -21,39 +21,59 @@ class SchemaFormat(Lenient):
     description: str | None = None
 
 
+KINDS: Mapping[str, Kind] = {
+    "regex": "regex",
+    "regex_schema": "regex",
+    "grammar": "grammar",
+    "ebnf": "grammar",
+}  # by type
+
+
 class ResponseFormat(SchemaFormat):
     """The form of the text. A schema may be at `json_schema`, as OpenAI's chats have it, at `schema`, as the other APIs
-    and llama.cpp, Together and Fireworks have it, or at TGI's `value`."""
+    and llama.cpp, Together and Fireworks have it, or at TGI's `value`. Other types are those of TGI and these servers,
+    TensorRT-LLM and LMDeploy."""
 
     usual_place: ClassVar[str] = "schema"
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "json", "regex", "regex_schema", "grammar", "ebnf"]
     json_schema: SchemaFormat | None = None
-    value: dict[str, Any] | None = None
+    value: dict[str, Any] | str | None = None
+    regex: str | None = None
+    pattern: str | None = None
+    regex_schema: str | None = None
+    grammar: Grammar | None = None
+    ebnf: Grammar | None = None
 
     def forms(self, field: str) -> list[Form]:
         """The forms of the text; empty: any text. `field`: that of this format."""
-        found = [form_of(f"{field}.{place}", schema) for place, schema in self._schemas().items()]
+        kind = KINDS.get(self.type, "schema")
+        found = [Form(f"{field}.{place}", kind, given) for place, given in self._given().items()]
         return found or ([Form(field, "object")] if self.type == "json_object" else [])
 
-    def _schemas(self) -> dict[str, dict[str, Any]]:
-        """The schemas by their places."""
+    def _given(self) -> dict[str, Any]:
+        """The schemas, patterns and grammars by their places."""
         nested = self.json_schema.schema_ if self.json_schema is not None else None
-        places = {"json_schema.schema": nested, "schema": self.schema_, "value": self.value}
-        return {place: schema for place, schema in places.items() if schema is not None}
+        own = {name: getattr(self, name) for name in ("value", "pattern", *KINDS)}
+        places = {"json_schema.schema": nested, "schema": self.schema_, **own}
+        return {place: given for place, given in places.items() if given is not None}
 
     @model_validator(mode="after")
-    def _require_schema(self) -> Self:
-        schemas = self._schemas()
-        if self.type == "json_schema" and not schemas:
-            raise wrong_field(self.usual_place, "is required with type json_schema")
-        if self.type == "text" and schemas:
-            raise wrong_field(next(iter(schemas)), "is only allowed with type json_schema or json_object")
+    def _require_form(self) -> Self:
+        given = self._given()
+        if not given and self.type not in {"text", "json_object"}:
+            place = self.type if self.type in KINDS else self.usual_place
+            raise wrong_field(place, f"is required with type {self.type}")
+        for place, value in given.items():
+            if self.type == "text":
+                raise wrong_field(place, "is only allowed with another type than text")
+            if self.type in KINDS and not isinstance(value, str):
+                raise wrong_field(place, f"must be a string with type {self.type}")
         return self
 
 
 class ChatResponseFormat(ResponseFormat):
-    usual_place: ClassVar[str] = "json_schema"
+    usual_place: ClassVar[str] = "json_schema.schema"
 
 
 class StructuredOutputs(Lenient):

@@ -47,6 +47,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "chat_template_kwargs": ({},),
     "diffusion_config": ({},),
+    "format": ("",),  # Ollama's
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "prompt_logprobs": (0, False),

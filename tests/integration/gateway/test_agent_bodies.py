@@ -130,6 +130,7 @@ async def test_a_system_message_stays_at_its_place(gateway: RunningGateway, text
         ("chat/completions", {"response_format": {"type": "json_object", "schema": SCHEMA}}),
         ("chat/completions", {"response_format": {"type": "json_object", "value": SCHEMA}}),
         ("chat/completions", {"response_format": {"type": "json_schema", "schema": SCHEMA}}),
+        ("chat/completions", {"response_format": {"type": "json", "value": SCHEMA}}),
         ("chat/completions", {"json_schema": json.dumps(SCHEMA)}),
         ("completions", {"json_schema": SCHEMA}),
         ("messages", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
@@ -146,14 +147,28 @@ async def test_a_schema_at_any_place_applies(gateway: RunningGateway, path: str,
     assert own.pattern == usual.pattern
 
 
+FORMATS = {
+    "guided_regex": [("regex", "value"), ("regex", "pattern"), ("regex", "regex"), ("regex_schema", "regex_schema")],
+    "guided_grammar": [("grammar", "grammar"), ("ebnf", "ebnf")],
+}
+FORM_VALUES = {"guided_regex": "[0-9]+", "guided_grammar": "root ::= [0-9]+"}
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("regex", "[0-9]+"), ("ebnf", "root ::= [0-9]+"), ("grammar", "root ::= [0-9]+")]
+    ("usual_field", "field", "kind"),
+    [
+        *(("guided_regex", "regex", None), ("guided_grammar", "ebnf", None), ("guided_grammar", "grammar", None)),
+        *((usual, place, kind) for usual, formats in FORMATS.items() for kind, place in formats),
+    ],
 )
-async def test_forms_under_the_names_of_other_servers_apply(gateway: RunningGateway, field: str, value: str) -> None:
+async def test_forms_under_the_names_of_other_servers_apply(
+    gateway: RunningGateway, usual_field: str, field: str, kind: str | None
+) -> None:
     gateway.scheduler.answer = lambda _: "29"
-    usual_field = "guided_regex" if field == "regex" else "guided_grammar"
-    await ignored_of(gateway, "/v1/chat/completions", **{usual_field: value})
-    await ignored_of(gateway, "/v1/chat/completions", **{field: value})
+    value = FORM_VALUES[usual_field]
+    own_form = {field: value} if kind is None else {"response_format": {"type": kind, field: value}}
+    assert await ignored_of(gateway, "/v1/chat/completions", **{usual_field: value}) == ""
+    assert await ignored_of(gateway, "/v1/chat/completions", **own_form) == ""
     usual, own = gateway.scheduler.requests
     assert usual.pattern
     assert own.pattern == usual.pattern
