@@ -21,10 +21,10 @@ def turn(role: str, content: str, calls: Sequence[Turn] = (), result_of: str | N
     return made
 
 
-def call(call_id: str, name: str, arguments: Any) -> Turn:
+def call(call_id: str | None, name: str, arguments: Any) -> Turn:
     """A call of a turn. `arguments`: a value, which chat templates write as JSON, or JSON; a text that is no JSON stays
-    as it is."""
+    as it is, and an empty one is an empty object."""
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = from_json(arguments)
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or {}}}

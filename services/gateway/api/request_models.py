@@ -119,8 +119,8 @@ class Message(Lenient):
     def _require_content(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             raise wrong_field("tool_calls", "is only allowed in a message of the assistant")
-        if self.content is None and not self.tool_calls:
-            raise wrong_field("content", "is required, except beside tool_calls")
+        if self.content is None and self.role not in {"assistant", "tool"}:
+            raise wrong_field("content", "is required in a message of this role")
         return self
 
     def turn(self) -> Turn:

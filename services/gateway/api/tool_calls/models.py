@@ -2,6 +2,7 @@
 and what the bodies of all APIs share."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -37,10 +38,12 @@ class Function(NamedFunction):
 class Tool(Lenient):
     type: Literal["function"]
     function: Function
+    strict: bool | None = None  # as that of the function
 
     def at(self, field: str) -> UsableTool:
         """`field`: the place of this tool in its body."""
-        return self.function.at(f"{field}.function")
+        tool = self.function.at(f"{field}.function")
+        return replace(tool, strict=tool.strict or self.strict)
 
 
 class FunctionName(Lenient):
@@ -82,13 +85,13 @@ class AllowedTools(Lenient):
 
 class CalledFunction(Lenient):
     name: str
-    arguments: str | dict[str, Any]  # JSON, as the model wrote it, or its value
+    arguments: str | dict[str, Any] | None = None  # JSON, as the model wrote it, or its value; None: there are none
 
 
 class ToolCall(Lenient):
     """A call in a message of the assistant."""
 
-    id: str
+    id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
 
