@@ -17,7 +17,7 @@ Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]
 class SchemaFormat(Lenient):
     name: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    strict: bool | None = None  # a text always matches its schema
+    strict: bool | str | None = None  # not used: a text always matches its schema; LM Studio's examples have "true"
     description: str | None = None
 
 

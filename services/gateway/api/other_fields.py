@@ -22,7 +22,7 @@ _NULL = (
     *("diffusion_max_steps", "diffusion_steps", "ebnf", "editing_threshold", "factor", "gen_length", "grammar"),
     *("guided_whitespace_pattern", "guideline", "instructions", "json_schema", "logprob_token_ids", "lora_path"),
     *("max_completion_tokens", "max_new_tokens", "max_output_tokens", "n_predict", "num_predict", "num_steps"),
-    *("previous_input_messages", "previous_response", "prompt_embeds", "refusal", "regex", "repetition_detection"),
+    *("previous_input_messages", "previous_response", "prompt_embeds", "regex", "repetition_detection"),
     *("steps", "stop_regex", "structural_tag", "system", "template", "thread", "threshold", "tool_prompt"),
     *("truncate", "truncate_prompt_tokens", "web_search_options"),
 )
@@ -51,6 +51,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "prompt_logprobs": (0, False),
+    "refusal": ("",),
     "remasking": ("low_confidence",),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),

@@ -11,6 +11,7 @@ from shared.errors import BadInput
 from shared.patterns.grammar import grammar_pattern
 from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.parts import FormPart
+from shared.patterns.schema_keyword_names import ASSERTIONS
 
 Kind = Literal["schema", "object", "regex", "grammar", "choice"]
 _KINDS: Mapping[str, Kind] = {  # by the last word of a field
@@ -51,12 +52,13 @@ class Form:
         return str(pattern)
 
     def _schema(self) -> Any:
-        if not isinstance(self.given, str):
-            return self.given
+        """The schema, also within OpenAI's object around it, which clients of TGI send as its value."""
         try:
-            return from_json(self.given)
+            given = from_json(self.given) if isinstance(self.given, str) else self.given
         except ValueError as error:
             raise BadInput(f"{self.field} is not a JSON schema: {error}", self.field) from None
+        is_around = isinstance(given, dict) and "schema" in given and ASSERTIONS.isdisjoint(given)
+        return given["schema"] if is_around else given
 
 
 def form_of(field: str, value: Any) -> Form:

@@ -135,7 +135,7 @@ SAME_CALLS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # with their result
     ({"content": ""}, {"content": ""}),
     ({}, {}),
     ({"content": None, "refusal": None, "function_call": None}, {"content": None, "name": "add"}),
-    ({"content": []}, {"content": []}),
+    ({"content": [], "refusal": ""}, {"content": []}),
     ({"arguments": ""}, {"content": [{"type": "text", "text": ""}]}),
     ({"arguments": "null"}, {}),
     ({"arguments": None}, {}),
