@@ -48,8 +48,14 @@ def check_figure(option: str, path: Path | None) -> None:
     check_file(option, path)
     if path is not None and path.suffix not in FIGURES:
         raise BadInput(f"{option} {path}: accepted: a file name that ends in {' or '.join(FIGURES)}")
-    if path is not None and find_spec("matplotlib") is None:
-        raise BadInput(f"{option} {path}: needs matplotlib: pip install --editable '.[plots]'")
+    if path is not None:
+        check_plots(f"{option} {path}")
+
+
+def check_plots(use: str) -> None:
+    """Raises: BadInput without the package that draws."""
+    if find_spec("matplotlib") is None:
+        raise BadInput(f"{use}: needs matplotlib: pip install --editable '.[plots]'")
 
 
 def number(value: float | None) -> str:

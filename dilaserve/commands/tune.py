@@ -34,7 +34,9 @@ def tune(
 ) -> None:
     """Measure the latency profile, record requests at each threshold, train the step predictor, and suggest thresholds
     and an SLO. Writes a report with plots, and prints the command that serves the model."""
-    from dilaserve.outputs import check_directory  # noqa: PLC0415
+    from dilaserve.outputs import check_directory, check_plots  # noqa: PLC0415
+
+    check_plots("tune")
     from dilaserve.stack.options import check_model, choose_cache, read_integers, read_thresholds  # noqa: PLC0415
     from dilaserve.tuning.options_file import check_same_options  # noqa: PLC0415
     from dilaserve.tuning.report import write_report  # noqa: PLC0415

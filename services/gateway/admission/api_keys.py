@@ -56,7 +56,7 @@ class ApiKeyCache:
         """Raises: ApiError 401 if the header has no valid key; RetryLater if the key is unknown and the database
         unavailable."""
         if not authorization.lower().startswith(BEARER):
-            raise _unauthorized("an API key is required: Authorization: Bearer KEY, or x-api-key: KEY")
+            raise _unauthorized("an API key is required: Authorization: Bearer KEY, x-api-key: KEY or api-key: KEY")
         hashed = hash_secret(authorization[len(BEARER) :].strip())
         if hashed not in self._keys:
             await self._read_since(asyncio.get_running_loop().time())

@@ -31,7 +31,7 @@ IDEMPOTENCY = {
     "in": "header",
     "required": False,
     "description": "Repeating a key with the same body within a day returns the same outcome.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 }
 _FORM = {
     "type": "object",

@@ -8,7 +8,7 @@ from shared.api_keys import ApiKey
 from shared.messages.requests import Outcome, UnfinishedQuery
 
 MAX_PAGE = 500  # requests
-Status = Literal["in_progress", "completed", "rejected", "failed", "cancelled"]
+Status = Literal["in_progress", "completed", "refused", "rejected", "failed", "cancelled"]
 
 
 class RequestFilter(BaseModel):

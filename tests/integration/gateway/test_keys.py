@@ -106,7 +106,7 @@ async def test_a_key_in_another_header_authorizes_requests(gateway: RunningGatew
     for reply in (refused, absent):
         assert error_of(reply) == (401, "invalid_api_key")
         assert reply.json()["error"]["type"] == "authentication_error"
-    assert "x-api-key: KEY" in absent.json()["error"]["message"]
+    assert "x-api-key: KEY or api-key: KEY" in absent.json()["error"]["message"]
 
 
 async def test_a_created_key_authorizes_requests(

@@ -56,6 +56,7 @@ def outcome(*, key: str = "alice-id", status: OutcomeStatus = OutcomeStatus.COMP
         ({}, True),
         ({"status": "completed", "slo_met": True}, True),
         ({"status": "failed"}, False),
+        ({"status": "refused"}, False),
         ({"slo_met": False}, False),
         ({"key": "alice-id"}, True),
         ({"key": "bob-id"}, False),

@@ -12,6 +12,7 @@ const OUTCOMES = [
   ["status=completed&slo_met=false", "SLO missed"],
   ["status=failed", "Failed"],
   ["status=rejected", "Rejected"],
+  ["status=refused", "Refused"],
   ["status=cancelled", "Cancelled"],
 ];
 const key = (request) => request.key || "–";
