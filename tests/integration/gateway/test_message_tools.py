@@ -72,7 +72,8 @@ async def test_a_call_that_is_cut_has_its_complete_arguments(gateway: RunningGat
 
 async def test_calls_and_results_are_the_turns_of_the_chat(gateway: RunningGateway, text: TextModel) -> None:
     said = {"type": "text", "text": "Let me add."}
-    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "3"}]}
+    found = [{"type": "text", "text": "3"}, {"type": "tool_reference", "tool_name": "sub"}]
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": found}
     turns = [
         QUESTION,
         {"role": "assistant", "content": [said, {**BLOCK, "id": "c1"}]},
@@ -84,7 +85,7 @@ async def test_calls_and_results_are_the_turns_of_the_chat(gateway: RunningGatew
     assert reply.status_code == 200, reply.text
     [request] = gateway.scheduler.requests
     prompt = text.decode(unpack_int32(request.prompt_ids or b""))
-    expected = f"user: 1+2?\nassistant: Let me add.\n{CALL}\nuser: Result of add: 3\nuser: And now?\nassistant: "
+    expected = f"user: 1+2?\nassistant: Let me add.\n{CALL}\nuser: Result of add: 3\nsub\nuser: And now?\nassistant: "
     assert prompt.endswith(expected)
     assert compile_pattern(request.pattern).accepts('{"name": "add", "arguments": {}}')
     assert not compile_pattern(request.pattern).accepts("Hello")

@@ -68,7 +68,8 @@ async def test_system_and_blocks_are_the_messages_of_a_chat(gateway: RunningGate
         {"role": "user", "content": "Sure?"},
     ]
     options: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "logit_bias": {"5": 1}}
-    await post(gateway, system=[cached], messages=turns, stop_sequences=["\n\n", "END"], **options)
+    billed = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.100; cch=eb6c6;"}
+    await post(gateway, system=[billed, cached], messages=turns, stop_sequences=["\n\n", "END"], **options)
     contents = ("system", "Be short."), ("user", "How many\n?"), ("assistant", "29"), ("user", "Sure?")
     chat = {"messages": [{"role": role, "content": content} for role, content in contents], "stop": ["\n\n", "END"]}
     await gateway.http.post("/v1/chat/completions", json={"model": MODEL, "max_tokens": 32, **chat, **options})

@@ -19,6 +19,7 @@ from services.gateway.api.tool_calls.models import WithTools
 from services.gateway.api.tool_calls.use import CallRules, ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 
+BILLING = "x-anthropic-billing-header:"  # begins a block of Claude Code, which has another text in each request
 CALLS_AND_RESULTS = {"tool_use": "assistant", "tool_result": "user"}  # the role of a message that may have them
 
 
@@ -47,10 +48,17 @@ class OutputOptions(Lenient):
     format: ResponseFormat | None = None
 
 
+def without_billing(system: Any) -> Any:
+    """A system prompt without the block that is not for the model, so that a prefix cache can have its beginning."""
+    if not isinstance(system, list):
+        return system
+    return [part for part in system if not (isinstance(part, dict) and str(part.get("text")).startswith(BILLING))]
+
+
 class ConversationBody(WithTools):
     model: str
     messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
-    system: TextOrParts | None = None
+    system: Annotated[TextOrParts | None, BeforeValidator(without_billing)] = None
     tools: MessageTools | None = None
     tool_choice: MessageToolChoice | None = None
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.chat_turns import Turn, call, turn
@@ -53,12 +53,21 @@ class CallBlock(Lenient):
     input: dict[str, Any]
 
 
+def named_tools(content: Any) -> Any:
+    """The content of a result, in which the references to the tools that a search has found are their names."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "text", "text": part.get("tool_name")} if _kind(part) == "tool_reference" else part for part in content
+    ]
+
+
 class ResultBlock(Lenient):
     """The result of a call, in a message of the user."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: TextOrParts | None = None
+    content: Annotated[TextOrParts | None, BeforeValidator(named_tools)] = None
 
 
 Served = TextPart | CallBlock | ResultBlock
