@@ -163,6 +163,7 @@ def server_config(settings: GatewaySettings, context: AppContext) -> uvicorn.Con
     return uvicorn.Config(
         WebGuard(ServedPaths(build_app(context)), settings),
         http=BoundedHttpProtocol,
+        ws="none",
         headers=SECURITY_HEADERS,
         lifespan="off",
         log_config=None,

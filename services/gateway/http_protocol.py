@@ -1,8 +1,11 @@
-"""Limits on a connection before its request is complete, which uvicorn does not have."""
+"""Limits on a connection before its request is complete, and bodies of requests that offer another protocol, which
+uvicorn does not have."""
 
 import asyncio
+import sys
 from typing import Any
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEADER_BYTES = 65_536  # larger headers are refused; the last PART_BYTES of data may exceed it
@@ -18,6 +21,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     Without a complete header the parser keeps all that arrived and copies it again with each part: an endless header
     would use the processor alone. Chunk extensions and trailers of a body are bounded as the header is.
+
+    A request may offer another protocol, as Java's HttpClient offers HTTP/2. The parser takes the offer for accepted,
+    and skips the body, so such a request is read again without its offer.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -25,6 +31,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0  # since the last header or part of a body
         self._header_timer: asyncio.TimerHandle | None = None
         self._in_header = True  # or before it
+        self._part = b""  # of the data, the one that is parsed
+        self._again = b""  # its rest, from a request that offered another protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -36,14 +44,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), PART_BYTES):
-            part = data[start : start + PART_BYTES]
-            self._unparsed_bytes += len(part)  # the parser's callbacks set it to 0
-            super().data_received(part)
-            if self.transport.is_closing():
-                return
-            if self._unparsed_bytes > MAX_HEADER_BYTES:
-                self._refuse(431, f"the header is larger than {MAX_HEADER_BYTES} bytes")
-                return
+            self._again = data[start : start + PART_BYTES]
+            while self._again:
+                self._part, self._again = self._again, b""
+                self._unparsed_bytes += len(self._part)  # the parser's callbacks set it to 0
+                super().data_received(self._part)
+                if self.transport.is_closing():
+                    return
+                if self._unparsed_bytes > MAX_HEADER_BYTES:
+                    self._refuse(431, f"the header is larger than {MAX_HEADER_BYTES} bytes")
+                    return
         if self._in_header and self._header_timer is None:
             self._start_header_timer()
 
@@ -56,7 +66,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_header = False
         self._unparsed_bytes = 0
         self._stop_header_timer()
-        super().on_headers_complete()
+        if not self._offers_protocol():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._offers_protocol():
+            super().on_message_complete()
+
+    def _offers_protocol(self) -> bool:
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"  # which has no body
+
+    def _unsupported_upgrade_warning(self) -> None:
+        upgrade = sys.exception()
+        if isinstance(upgrade, HttpParserUpgrade) and self._offers_protocol():
+            lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+            lines += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+            self._again = b"\r\n".join([*lines, b"", self._part[upgrade.args[0] :]])
+            self.parser = HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0

@@ -102,6 +102,29 @@ async def test_no_path_leads_to_a_file_outside_the_console(lonely_gateway: Runni
         assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
 
 
+async def test_a_request_that_offers_another_protocol_is_served_with_its_body(gateway: RunningGateway) -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAEAAEAA\r\n"
+    body = json.dumps({"model": "tiny-llada", "prompt": "hi"}).encode()
+    whole = b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n5\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+        body[:5],
+        len(body) - 5,
+        body[5:],
+    )
+    sent = b"".join(JSON + offer % kind + each for kind in (b"h2c", b"websocket") for each in (whole, chunked, whole))
+    for size in (len(sent), 50):  # all at once, and in pieces
+        async with connected(gateway) as (reader, writer):
+            for start in range(0, len(sent), size):
+                writer.write(sent[start : start + size])
+                await writer.drain()
+            for _ in range(6):
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200"), head
+                length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+                reply = json.loads(await reader.readexactly(int(length.split()[1])))
+                assert reply["choices"][0]["text"] == "The answer is 29."
+
+
 async def test_a_large_header_within_the_limit_is_accepted(lonely_gateway: RunningGateway) -> None:
     reply = await lonely_gateway.http.get("/health", headers={"X-Large": "x" * (MAX_HEADER_BYTES - 1_000)})
     assert reply.status_code == 200
