@@ -8,32 +8,31 @@ from pydantic import BeforeValidator
 from services.gateway.api.base_models import Lenient, unsupported
 
 MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
+PART_KINDS = ("text", "input_text", "output_text")  # all but the first are those of responses
 
 
-class ContentPart(Lenient):
+class TextPart(Lenient):
+    type: Literal["text", "input_text", "output_text"]
     text: str
+    annotations: list[Any] | None = None  # this and the next of an earlier reply: accepted, not used
+    logprobs: list[Any] | None = None
 
 
-class TextPart(ContentPart):
-    type: Literal["text"]
-
-
-def check_parts(content: Any, kinds: Sequence[str] = ("text",)) -> Any:
-    """Check that a list has only text parts, whose type is one of `kinds`."""
+def check_parts(content: Any) -> Any:
+    """Check that a list has only parts of text."""
     if not isinstance(content, list):
         return content
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in kinds or not isinstance(part.get("text"), str):
-            form = f"{{'type': '{kinds[0]}', 'text': '...'}}"
-            given = (
-                f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if isinstance(kind, str) and kind not in kinds else ""
-            )
+        is_text = kind in PART_KINDS
+        if not is_text or not isinstance(part.get("text"), str):
+            given = f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if isinstance(kind, str) and not is_text else ""
+            form = "{'type': 'text', 'text': '...'}"
             raise unsupported(f"part {i} must be of the form {form}{given}; only text is supported")
     return content
 
 
-def joined(content: str | Sequence[ContentPart] | None) -> str:
+def joined(content: str | Sequence[TextPart] | None) -> str:
     """The text of a content; empty if there is none."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
 

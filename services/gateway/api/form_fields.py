@@ -34,8 +34,6 @@ class ResponseFormat(SchemaFormat):
     and llama.cpp, Together and Fireworks have it, or at TGI's `value`. Other types are those of TGI and these servers,
     TensorRT-LLM and LMDeploy."""
 
-    usual_place: ClassVar[str] = "schema"
-
     type: Literal["text", "json_object", "json_schema", "json", "regex", "regex_schema", "grammar", "ebnf"]
     json_schema: SchemaFormat | None = None
     value: dict[str, Any] | str | None = None
@@ -62,18 +60,13 @@ class ResponseFormat(SchemaFormat):
     def _require_form(self) -> Self:
         given = self._given()
         if not given and self.type not in {"text", "json_object"}:
-            place = self.type if self.type in KINDS else self.usual_place
-            raise wrong_field(place, f"is required with type {self.type}")
+            raise wrong_field(self.type if self.type in KINDS else "schema", f"is required with type {self.type}")
         for place, value in given.items():
             if self.type == "text":
                 raise wrong_field(place, "is only allowed with another type than text")
             if self.type in KINDS and not isinstance(value, str):
                 raise wrong_field(place, f"must be a string with type {self.type}")
         return self
-
-
-class ChatResponseFormat(ResponseFormat):
-    usual_place: ClassVar[str] = "json_schema.schema"
 
 
 class StructuredOutputs(Lenient):
@@ -96,7 +89,7 @@ class StructuredOutputs(Lenient):
 class TextForms(Lenient):
     """The fields with which a client asks for a text of a form, at most one of them."""
 
-    response_format: ChatResponseFormat | None = None
+    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None  # vLLM's older names
     guided_regex: str | None = None

@@ -84,6 +84,7 @@ def thinks(**fields: Any) -> dict[str, Any]:
         ("responses", {"stream_options": {"include_obfuscation": True}, "prompt_cache_key": "x"},
          "stream_options, prompt_cache_key"),
         ("chat/completions", {"stop": [str(i) for i in range(16)]}, ""),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}, ""),
         ("chat/completions", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type=custom"),
         ("chat/completions", {"tools": [{"type": "function", "function": {"name": "x"}}], "tool_choice": "any"}, ""),
         ("chat/completions", {"chat_template_kwargs": {"enable_thinking": False}},

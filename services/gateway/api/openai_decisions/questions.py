@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from services.gateway.api.base_models import Lenient, unsupported
-from services.gateway.api.content import joined
-from services.gateway.api.openai_responses.body import TextOrInputParts
+from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.replies_and_chunks import Json
 
 MAX_OPTIONS = 255
@@ -18,7 +17,7 @@ KINDS = ("predicate", "choice", "score")
 
 
 class Question(Lenient):
-    instructions: TextOrInputParts
+    instructions: TextOrParts
     name: str | None = None
 
     @property

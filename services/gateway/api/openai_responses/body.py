@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
 from services.gateway.api.chat_turns import Turn, call, turn
-from services.gateway.api.content import ContentPart, check_parts, joined
+from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
@@ -31,16 +31,6 @@ INCLUDED = (
     r"|[a-z_]+_call(_output)?\.[a-z_.]+)$"
 )
 MAX_ID_LENGTH = 100  # characters
-PART_KINDS = ("input_text", "output_text", "text")
-
-
-class InputPart(ContentPart):
-    type: Literal["input_text", "output_text", "text"]
-    annotations: list[Any] | None = None  # this and the next of an earlier reply: accepted, not used
-    logprobs: list[Any] | None = None
-
-
-TextOrInputParts = Annotated[str | list[InputPart], BeforeValidator(lambda content: check_parts(content, PART_KINDS))]
 REQUIRED = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
@@ -66,12 +56,12 @@ class InputItem(Lenient):
     id: str | None = None
     status: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None  # of a message
-    content: TextOrInputParts | None = None
+    content: TextOrParts | None = None
     call_id: str | None = None  # of a call, and of its result
     name: str | None = None
     arguments: str | None = None
     input: str | None = None  # of a custom tool
-    output: TextOrInputParts | None = None
+    output: TextOrParts | None = None
 
     @property
     def kind(self) -> str:
