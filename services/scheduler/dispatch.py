@@ -141,8 +141,8 @@ class Dispatcher:
         return chosen_idle, self._send_ahead(candidates[chosen & ~idle[may_join]], now_s)
 
     def _begin_batches(self, rows: Int64) -> None:
-        """Number a new batch on each instance of these rows."""
-        self._fleet.sent_batch[list(set(self._table.instance[rows].tolist()))] += 1
+        """Number a new batch on each instance of these rows, once however many rows it has."""
+        self._fleet.sent_batch[self._table.instance[rows]] += 1
 
     def _last_batch(self, rows: Int64) -> Int64:
         """The number of the last batch in which each row has a step: its successor's, if it has one. [n] -> [n]."""
