@@ -29,7 +29,7 @@ from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.suspects import MAX_ATTEMPTS, suspect
 from services.scheduler.state.totals import Totals
-from shared.arrays import Int32, Int64, pack_int32
+from shared.arrays import Bool, Int32, Int64, pack_int32
 from shared.messages.instances import Instance
 from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus, Progress, Request
 from shared.messages.stats import ClusterLoad
@@ -239,11 +239,14 @@ class SchedulerCore:
         prefixes.store(int(self.table.instance[row]), self.table.page_names(row, prefixes))
 
     def _report_progress(self, applied: AppliedResults) -> None:
-        for i in self.table.streams[applied.rows].nonzero()[0].tolist():
+        streamed = self.table.streams[applied.rows].nonzero()[0]
+        if self.table.canvas_steps:  # only the last step of a block writes
+            streamed = streamed[np.diff(applied.ends, prepend=0)[streamed] > 0]
+        # First, so that no later scheduler retracts a token
+        self._save(applied.rows[streamed], block_ended=applied.ended[streamed])
+        for i in streamed.tolist():
             row = int(applied.rows[i])
             positions, tokens, confidences = applied.written(i)
-            if self.table.canvas_steps and not len(positions):
-                continue
             ended, has_edits = bool(applied.ended[i]), bool(self.table.has_edits[row])
             if ended and has_edits:  # now final: all of them, in case an earlier message was lost
                 positions = np.arange(int(self.table.block_start[row]), int(self.table.block_stop(row)), dtype=np.int32)
@@ -257,7 +260,6 @@ class SchedulerCore:
                 top_tokens=top_tokens.read(positions) if top_tokens is not None else None,
                 is_draft=has_edits and not ended,
             )
-            self._save(applied.rows[i : i + 1], block_ended=ended)  # first, so that no later scheduler retracts a token
             self._commands.append(ev.SendProgress(request_id, message))
 
     def _end_blocks(self, rows: Int64, now_s: float) -> None:
@@ -368,9 +370,9 @@ class SchedulerCore:
         suspect(self.table, rows)
         self._save(rows)
 
-    def _save(self, rows: Int64, *, block_ended: bool = False) -> None:
-        """Save the states of rows for the next scheduler. `block_ended`: the last steps have ended their blocks."""
-        if self.settings.keeps_records:
+    def _save(self, rows: Int64, *, block_ended: Bool | None = None) -> None:
+        """Save the states of rows for the next scheduler. `block_ended`: as in `take_checkpoints`."""
+        if self.settings.keeps_records and len(rows):
             checkpoints = take_checkpoints(self.table, rows, block_ended=block_ended)
             for row, checkpoint in zip(rows.tolist(), checkpoints, strict=True):
                 request_id, is_urgent = self.table.entry(row).request_id, bool(self.table.streams[row])

@@ -8,7 +8,7 @@ import structlog
 from services.scheduler.state.invalid_results import read_probabilities
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import Int64, unpack_float32, unpack_int32
+from shared.arrays import Bool, Int64, unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.pinned import FREE
 from shared.top_tokens import TopTokenTable
@@ -21,11 +21,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def take_checkpoints(table: RequestTable, rows: Int64, *, block_ended: bool = False) -> list[Checkpoint]:
-    """The present states of the rows [n]. `block_ended`: the last steps have ended their current blocks."""
+def take_checkpoints(table: RequestTable, rows: Int64, *, block_ended: Bool | None = None) -> list[Checkpoint]:
+    """The present states of the rows. `block_ended`: whether each row's last step has ended its current block; None: no
+    step has. Shapes: [n], [n]."""
     begun = table.block_masks_left[rows] < table.block_masks[rows]
     stored = np.where(begun, table.block_stop(rows), table.block_start[rows])
-    done = stored if block_ended else table.block_start[rows]
+    done = table.block_start[rows] if block_ended is None else np.where(block_ended, stored, table.block_start[rows])
     values = [table.block_length, table.suspect, *(getattr(table, name) for name in COLUMNS)]
     columns = [column[rows].tolist() for column in values]
     names = "block_length", "is_suspect", *COLUMNS
