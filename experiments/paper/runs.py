@@ -72,8 +72,7 @@ class SimulationRun:
 def shortened(run: SimulationRun) -> SimulationRun:
     """A few requests at one low load, without training a predictor: enough to check the code."""
     predictor = "oracle" if run.predictor == "trained" else run.predictor
-    quick = replace(run, requests=QUICK_REQUESTS, rps=1.0, slo_multiple=5.0, predictor=predictor)
-    return replace(quick, output_tokens=BLOCK)
+    return replace(run, requests=QUICK_REQUESTS, output_tokens=BLOCK, rps=1.0, slo_multiple=5.0, predictor=predictor)
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
-from services.gateway.api.text_forms import Form, Kind, form_of
+from services.gateway.api.text_forms import KINDS, Form, form_of
 
 MAX_GRAMMAR_LENGTH = 100_000  # characters
 
@@ -21,18 +21,12 @@ class SchemaFormat(Lenient):
     description: str | None = None
 
 
-KINDS: Mapping[str, Kind] = {
-    "regex": "regex",
-    "regex_schema": "regex",
-    "grammar": "grammar",
-    "ebnf": "grammar",
-}  # by type
-
-
 class ResponseFormat(SchemaFormat):
     """The form of the text. A schema may be at `json_schema`, as OpenAI's chats have it, at `schema`, as the other APIs
     and llama.cpp, Together and Fireworks have it, or at TGI's `value`. Other types are those of TGI and these servers,
     TensorRT-LLM and LMDeploy."""
+
+    usual_place: ClassVar[str] = "schema"
 
     type: Literal["text", "json_object", "json_schema", "json", "regex", "regex_schema", "grammar", "ebnf"]
     json_schema: SchemaFormat | None = None
@@ -52,7 +46,7 @@ class ResponseFormat(SchemaFormat):
     def _given(self) -> dict[str, Any]:
         """The schemas, patterns and grammars by their places."""
         nested = self.json_schema.schema_ if self.json_schema is not None else None
-        own = {name: getattr(self, name) for name in ("value", "pattern", *KINDS)}
+        own = {name: getattr(self, name) for name in ("value", "pattern", "regex", "regex_schema", "grammar", "ebnf")}
         places = {"json_schema.schema": nested, "schema": self.schema_, **own}
         return {place: given for place, given in places.items() if given is not None}
 
@@ -60,13 +54,19 @@ class ResponseFormat(SchemaFormat):
     def _require_form(self) -> Self:
         given = self._given()
         if not given and self.type not in {"text", "json_object"}:
-            raise wrong_field(self.type if self.type in KINDS else "schema", f"is required with type {self.type}")
+            raise wrong_field(
+                self.type if self.type in KINDS else self.usual_place, f"is required with type {self.type}"
+            )
         for place, value in given.items():
             if self.type == "text":
                 raise wrong_field(place, "is only allowed with another type than text")
             if self.type in KINDS and not isinstance(value, str):
                 raise wrong_field(place, f"must be a string with type {self.type}")
         return self
+
+
+class ChatResponseFormat(ResponseFormat):
+    usual_place: ClassVar[str] = "json_schema"
 
 
 class StructuredOutputs(Lenient):
@@ -89,7 +89,7 @@ class StructuredOutputs(Lenient):
 class TextForms(Lenient):
     """The fields with which a client asks for a text of a form, at most one of them."""
 
-    response_format: ResponseFormat | None = None
+    response_format: ChatResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None  # vLLM's older names
     guided_regex: str | None = None

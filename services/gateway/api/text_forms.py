@@ -14,9 +14,10 @@ from shared.patterns.parts import FormPart
 from shared.patterns.schema_keyword_names import ASSERTIONS
 
 Kind = Literal["schema", "object", "regex", "grammar", "choice"]
-_KINDS: Mapping[str, Kind] = {  # by the last word of a field
+KINDS: Mapping[str, Kind] = {  # by the last word of a field, or the type of a response format
     "object": "object",
     "regex": "regex",
+    "regex_schema": "regex",
     "choice": "choice",
     "grammar": "grammar",
     "ebnf": "grammar",
@@ -63,4 +64,4 @@ class Form:
 
 def form_of(field: str, value: Any) -> Form:
     """The form that a field of the body gives."""
-    return Form(field, _KINDS.get(re.split(r"[._]", field)[-1], "schema"), value)
+    return Form(field, KINDS.get(re.split(r"[._]", field)[-1], "schema"), value)
