@@ -23,10 +23,10 @@ class SchemaFormat(Lenient):
 
 class ResponseFormat(SchemaFormat):
     """The form of the text. A schema may be at `json_schema`, as OpenAI's chats have it, at `schema`, as the other APIs
-    and llama.cpp, Together and Fireworks have it, or at TGI's `value`. Other types are those of TGI and these servers,
+    and llama.cpp, Together and Fireworks have it, or at TGI's `value`. The other types are those of these servers,
     TensorRT-LLM and LMDeploy."""
 
-    usual_place: ClassVar[str] = "schema"
+    usual_place: ClassVar[str] = "schema"  # which an error names if no schema is given
 
     type: Literal["text", "json_object", "json_schema", "json", "regex", "regex_schema", "grammar", "ebnf"]
     json_schema: SchemaFormat | None = None
@@ -60,6 +60,8 @@ class ResponseFormat(SchemaFormat):
         for place, value in given.items():
             if self.type == "text":
                 raise wrong_field(place, "is only allowed with another type than text")
+            if place != "value" and KINDS.get(place, "schema") != KINDS.get(self.type, "schema"):
+                raise wrong_field(place, f"is not allowed with type {self.type}")
             if self.type in KINDS and not isinstance(value, str):
                 raise wrong_field(place, f"must be a string with type {self.type}")
         return self

@@ -18,6 +18,7 @@ KINDS: Mapping[str, Kind] = {  # by the last word of a field, or the type of a r
     "object": "object",
     "regex": "regex",
     "regex_schema": "regex",
+    "pattern": "regex",
     "choice": "choice",
     "grammar": "grammar",
     "ebnf": "grammar",

@@ -137,6 +137,12 @@ def json_schema(schema: object) -> dict[str, Any]:
         ),
         (json_schema(3), "response_format.json_schema.schema", "must be an object"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is required"),
+        (
+            {"response_format": {"type": "regex", "grammar": "a"}},
+            "response_format.grammar",
+            "not allowed with type regex",
+        ),
+        ({"response_format": {"type": "json_schema", "regex": "a"}}, "response_format.regex", "not allowed with type"),
         ({"response_format": {"type": "regex"}}, "response_format.regex", "is required with type regex"),
         ({"response_format": {"type": "regex", "value": SCHEMA}}, "response_format.value", "must be a string"),
         ({"response_format": {"type": "text", "regex": "a"}}, "response_format.regex", "another type than text"),
