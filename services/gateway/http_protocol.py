@@ -31,8 +31,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0  # since the last header or part of a body
         self._header_timer: asyncio.TimerHandle | None = None
         self._in_header = True  # or before it
-        self._part = b""  # of the data, the one that is parsed
-        self._again = b""  # its rest, from a request that offered another protocol
+        self._parsed = b""  # the data given to the parser now
+        self._to_parse = b""  # the data to parse next
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -44,11 +44,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), PART_BYTES):
-            self._again = data[start : start + PART_BYTES]
-            while self._again:
-                self._part, self._again = self._again, b""
-                self._unparsed_bytes += len(self._part)  # the parser's callbacks set it to 0
-                super().data_received(self._part)
+            self._to_parse = data[start : start + PART_BYTES]
+            while self._to_parse:
+                self._parsed, self._to_parse = self._to_parse, b""
+                self._unparsed_bytes += len(self._parsed)  # the parser's callbacks set it to 0
+                super().data_received(self._parsed)
                 if self.transport.is_closing():
                     return
                 if self._unparsed_bytes > MAX_HEADER_BYTES:
@@ -77,11 +77,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"  # which has no body
 
     def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn calls it for an offer. Have the request parsed again, without its offer."""
         upgrade = sys.exception()
         if isinstance(upgrade, HttpParserUpgrade) and self._offers_protocol():
             lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
             lines += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
-            self._again = b"\r\n".join([*lines, b"", self._part[upgrade.args[0] :]])
+            self._to_parse = b"\r\n".join([*lines, b"", self._parsed[upgrade.args[0] :]])
             self.parser = HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 

@@ -1,4 +1,4 @@
-"""A network: an automaton that may be in several states at once and has steps that take no byte."""
+"""A network: a nondeterministic automaton over bytes, with steps that take no byte."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from shared.patterns.compile_budget import TooLarge
 BEGIN, END, BEGIN_LINE, END_LINE = range(BYTES, BYTES + 4)
 MAX_NETWORK = 60_000  # states of a network
 
-Edge = tuple[int, int, int]  # first and last byte, and the state after them
+Edge = tuple[int, int, int]  # first and last byte (or anchor), and the state after them
 
 
 @dataclass(slots=True)
@@ -18,9 +18,9 @@ class Network:
 
     edges: list[list[Edge]] = field(default_factory=list)
     empty: list[list[int]] = field(default_factory=list)  # states after no byte
-    loop: list[int] = field(default_factory=list)
-    counted: set[int] = field(default_factory=set)
-    bounds: list[int] = field(default_factory=list)
+    loop: list[int] = field(default_factory=list)  # of each state; NO_LOOP: none
+    counted: set[int] = field(default_factory=set)  # states whose arrivals their loop counts
+    bounds: list[int] = field(default_factory=list)  # of each loop: the highest count
     current: int = NO_LOOP  # the loop of new states
     has_anchors: bool = False
 
@@ -34,7 +34,7 @@ class Network:
         return len(self.edges) - 1
 
     def step(self, state: int, first: int, last: int) -> int:
-        """A new state after a byte."""
+        """A new state after `state` and a byte from `first` to `last`."""
         target = self.add()
         self.edges[state].append((first, last, target))
         return target

@@ -1,4 +1,4 @@
-"""The automaton of a part: of its network, one that is in one state at a time."""
+"""The automaton of a part: makes its network deterministic, by the subset construction."""
 
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ def automaton_of(part: FormPart) -> PatternAutomaton:
     ends = {end}
     if network.has_anchors:
         network, start, ends = _without_anchors(network, start, end)
-    found = useful(_Sets(network, ends).automaton(start))
+    found = useful(_SubsetConstruction(network, ends).automaton(start))
     if found is None:
         raise BadInput("no text matches the pattern", "pattern")
     if len(found.accepting) > MAX_STATES:
@@ -41,7 +41,8 @@ def _after_anchor(anchor: int, before: int, wanted: int) -> list[tuple[int, int]
 
 
 def _without_anchors(network: Network, start: int, end: int) -> tuple[Network, int, set[int]]:
-    """The network's states, each with what is before it and what anchors want after it. It has no counters."""
+    """A network without anchors: its states are those of the given one, with what is before each and what anchors want
+    after it. A network with anchors has no counters."""
     found, ends = Network(), set[int]()
     numbers: dict[tuple[int, int, int], int] = {}
     waiting: list[tuple[int, int, int]] = []
@@ -72,14 +73,14 @@ def _without_anchors(network: Network, start: int, end: int) -> tuple[Network, i
     return found, first, ends
 
 
-class _Sets:
-    """Sets of a network's states, of which each becomes a state."""
+class _SubsetConstruction:
+    """Each set of a network's states that can be reached becomes one state."""
 
     def __init__(self, network: Network, ends: set[int]) -> None:
         self._network, self._ends = network, ends
         self._closures: dict[int, frozenset[int]] = {}
         self._numbers: dict[frozenset[int], int] = {}
-        self._after: dict[frozenset[int], int] = {}  # the number of the set after any of these states
+        self._after: dict[frozenset[int], int] = {}  # by the states that edges lead to: the number of their closure
         self._sets: list[frozenset[int]] = []
         self._loops: dict[int, int] = {}  # loops that one set has several of are one loop: by loop, a lower one
 
@@ -128,7 +129,7 @@ class _Sets:
         return found
 
     def _closure(self, state: int) -> frozenset[int]:
-        """The states after no byte that matter: those with steps, and the ends."""
+        """The states after no byte that matter: those with steps, the ends, and those of loops."""
         if state not in self._closures:
             found, waiting = {state}, [state]
             for each in waiting:

@@ -19,7 +19,7 @@ from services.gateway.api.tool_calls.models import WithTools
 from services.gateway.api.tool_calls.use import CallRules, ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 
-BILLING = "x-anthropic-billing-header:"  # begins a block of Claude Code, which has another text in each request
+BILLING = "x-anthropic-billing-header:"  # begins a system block of Claude Code, whose text changes in each request
 CALLS_AND_RESULTS = {"tool_use": "assistant", "tool_result": "user"}  # the role of a message that may have them
 
 
@@ -49,7 +49,7 @@ class OutputOptions(Lenient):
 
 
 def without_billing(system: Any) -> Any:
-    """A system prompt without the block that is not for the model, so that a prefix cache can have its beginning."""
+    """Drop that block: it would make each prompt begin differently, so that no prefix cache could be used."""
     if not isinstance(system, list):
         return system
     return [part for part in system if not (isinstance(part, dict) and str(part.get("text")).startswith(BILLING))]

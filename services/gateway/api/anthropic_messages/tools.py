@@ -54,7 +54,7 @@ class CallBlock(Lenient):
 
 
 def named_tools(content: Any) -> Any:
-    """The content of a result, in which the references to the tools that a search has found are their names."""
+    """Replace the references of a tool search's result by the names of the tools."""
     if not isinstance(content, list):
         return content
     return [
