@@ -72,6 +72,10 @@ ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
 ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 
 
+class NoValue(BadInput):
+    """No value keeps all rules of a schema."""
+
+
 def constant(value: Any) -> FormPart:
     """One JSON value, as `json.dumps` writes it, or with each </ as <\\/, which is the same value."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -118,7 +122,7 @@ def _format(name: str) -> PatternAutomaton:
 def _both(one: PatternAutomaton, other: PatternAutomaton, names: list[str], field: str) -> PatternAutomaton:
     found = product(one, other)
     if found is None:
-        raise BadInput(f"no text is written that has {' and '.join(names)}", field)
+        raise NoValue(f"no text is written that has {' and '.join(names)}", field)
     return found
 
 
@@ -198,7 +202,7 @@ def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart
     first += above is not None and Decimal(first) / unit == above
     last -= below is not None and Decimal(last) / unit == below
     if least > most or first > last:
-        raise BadInput(f"no number of at most {DIGITS} digits is from {least} to {most}", field)
+        raise NoValue(f"no number of at most {DIGITS} digits is from {least} to {most}", field)
     if step is not None and step != 1:
         return _multiples(first, last, step, decimals, field)
     if (first, last) == (-LARGEST, LARGEST):
@@ -219,7 +223,7 @@ def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) 
     found = [_written(each, decimals) for each in range(low, last + 1, units)[:MAX_MULTIPLES]]
     found = [each for each in found if not decimals or (float(each) / float(step)).is_integer()]
     if not found:
-        raise BadInput(f"no multiple of {step} is within the bounds", field)
+        raise NoValue(f"no multiple of {step} is within the bounds", field)
     return either([Literal(each) for each in found])
 
 

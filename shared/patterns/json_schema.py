@@ -29,7 +29,7 @@ from shared.patterns.json_containers import (
     object_of,
     object_with,
 )
-from shared.patterns.json_scalars import QUOTE, constant, integer, limits, number, searched, string
+from shared.patterns.json_scalars import QUOTE, NoValue, constant, integer, limits, number, searched, string
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, either
 from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, assertions_of
@@ -141,10 +141,12 @@ class _Converter:
         )
 
     def _constants(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
-        """Those values of `enum` or `const` that also match the keywords beside it about values of their type."""
-        values, kinds = _values_of(schema, field), {TYPE_OF[name] for name in schema if name in TYPE_OF}
-        for kind in sorted(kinds):
-            own = {name: part for name, part in schema.items() if TYPE_OF.get(name) == kind}
+        """Those values of `enum` or `const` that also match the keywords beside it about values of their type, without
+        `format`, whose patterns have usual texts only."""
+        values, rules = _values_of(schema, field), {name: TYPE_OF[name] for name in schema if name in TYPE_OF}
+        rules.pop("format", None)
+        for kind in sorted({*rules.values()}):
+            own = {name: schema[name] for name, about in rules.items() if about == kind}
             part = self.convert({**own, "type": kind}, field, depths)
             automaton = automaton_of(part) if part is not None else None
             values = [
@@ -173,7 +175,7 @@ class _Converter:
                 errors.append(error)
         if errors and all(part is None for part in found):
             raise errors[0]
-        self._left_out += [str(error.field) for error in errors]
+        self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
         return found
 
     def _count_pattern(self, pattern: Any, field: str) -> None:
@@ -236,11 +238,13 @@ class _Converter:
         schema = with_prefix_items(schema)
         least, most = limits(schema, "Items", field)
         if schema.get("uniqueItems") and most not in {0, 1}:
-            items, _ = self._plain(schema.get("items", True), field, depths)
+            items, deeper = self._plain(schema.get("items", True), field, depths)
             if isinstance(items, Mapping) and "enum" in items and "prefixItems" not in schema:
-                texts = {as_key(value): constant(value) for value in _values_of(items, field)}
-                listed = members_of([(text, False) for text in texts.values()], least, most)
-                return JoinedParts((Literal("["), listed, Literal("]"))) if least <= len(texts) else None
+                alone = {as_key(value): {**items, "enum": [value]} for value in items["enum"]}
+                parts = [self.convert(each, f"{field}.items", deeper) for each in alone.values()]
+                members = [(part, False) for part in parts if part is not None]
+                listed = JoinedParts((Literal("["), members_of(members, least, most), Literal("]")))
+                return listed if least <= len(members) else None
             if least > 1 or "prefixItems" in schema:
                 raise BadInput("uniqueItems is supported for items with enum, or for at most one item", field)
             most = 1
@@ -252,7 +256,7 @@ class _Converter:
             cut = first.index(None)
             if least > cut:
                 return None
-            first, most = first[:cut], cut
+            first, most = first[:cut], cut if most is None else min(cut, most)
         head = [item for item in first if item is not None][: most if most is not None else None]
         least = max(least, len(head))  # fewer are possible too, but never needed
         item = self.convert(schema.get("items", True), f"{field}.items", depths) if most != len(head) else None

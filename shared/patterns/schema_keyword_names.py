@@ -29,8 +29,9 @@ ACCEPTED = {  # the values of keywords
 
 
 def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """The keywords that instances depend on, as the present draft writes them. Draft 4 has true or false beside a
-    bound; draft 3 has `required` in the property itself. Raises: BadInput naming a keyword of a wrong type."""
+    """The keywords that instances depend on, as the present draft writes them, and `if` as a choice of two parts. Draft
+    4 has true or false beside a bound; draft 3 has `required` in the property itself. Raises: BadInput naming a keyword
+    of a wrong type."""
     found = {name: value for name, value in schema.items() if name in ASSERTIONS}
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
@@ -46,4 +47,11 @@ def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
             raise BadInput(f"{name} must be a list of strings, got {found[name]!r}", field)
     properties = found.get("properties", {}).items()
     needed = [name for name, part in properties if isinstance(part, Mapping) and part.get("required") is True]
-    return {**found, "required": [*found.get("required", []), *needed]} if needed else found
+    if needed:
+        found["required"] = [*found.get("required", []), *needed]
+    then, otherwise = found.pop("then", True), found.pop("else", True)
+    if "if" in found:
+        condition = found.pop("if")
+        ways = [{"allOf": [condition, then]}, {"allOf": [{"not": condition}, otherwise]}]
+        found["allOf"] = [*found.get("allOf", []), {"anyOf": ways}]
+    return found

@@ -1,11 +1,11 @@
 """Rewrites the keywords of a JSON schema that a pattern cannot express.
 
-The rewritten schema accepts fewer values, and each of them is valid under the original. `if` is treated as true, the
-items for `contains` come first, and beside keywords such as patternProperties an object has only the properties that
-the schema names.
+The rewritten schema accepts fewer values, and each of them is valid under the original. The items for `contains` come
+first, and beside keywords such as patternProperties an object has only the properties that the schema names.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from shared.errors import BadInput
@@ -16,6 +16,7 @@ from shared.patterns.schema_merging import (
     TYPES,
     Matches,
     Schema,
+    as_key,
     is_of,
     listed_types,
     with_prefix_items,
@@ -65,14 +66,6 @@ def in_own_scope(part: Any, field: str) -> Any:
     return _unevaluated(part, rest)
 
 
-def _condition(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
-    condition = schema.get("if", True)
-    branch = schema.get("else", True) if condition is False else schema.get("then", True)
-    if "if" not in schema:
-        return rest
-    return {"allOf": [rest, branch if condition is False else {"allOf": [condition, branch]}]}
-
-
 def _not(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
     return {"allOf": [rest, _outside(schema["not"], rest, field)]}
 
@@ -83,36 +76,68 @@ def _outside(refused: Any, rest: Schema, field: str) -> Any:
         return not refused
     if not isinstance(refused, Mapping):
         raise BadInput(f"not must be a schema, got {refused!r}", field)
-    (name, value), *others = [*assertions_of(refused, field).items(), ("", None)]
-    found: Any = None
-    if name in {"const", "enum"}:
-        found = _other_texts(value if name == "enum" else [value], rest)
-    elif name == "type":
-        names = set(listed_types({"type": value}))
-        if names & {"integer", "number"}:
-            names |= {"integer", "number"}  # JSON Schema has no type for the other numbers
-        found = {"type": [kind for kind in TYPES if kind not in names]}
-    elif name == "required" and value:
-        found = without_properties([next((each for each in value if each not in rest.get("required", [])), value[0])])
-    elif name == "anyOf":
-        found = {"allOf": [_outside(each, rest, field) for each in value]}
-    else:
-        found = {"": False, "not": value, "pattern": {"pattern": rf"^(?![\s\S]*(?:{value}))"}}.get(name)
-    if found is None or len(others) > 1:
-        raise BadInput(
-            "not is supported for type, required, pattern, anyOf, and strings or null of const or enum", field
-        )
+    rules = assertions_of(refused, field)
+    if len(rules) != 1:  # it is enough to break one of them
+        return {"anyOf": [{"not": {name: value}} for name, value in rules.items()]} if rules else False
+    [(name, value)] = rules.items()
+    found = _breaking(name, value, rest, field)
+    if found is None:
+        supported = "const, enum, type, required, properties, pattern, anyOf, allOf and not"
+        raise BadInput(f"not is supported for {supported}, and for no arrays and objects of the first two", field)
     return found
 
 
-def _other_texts(values: list[Any], rest: Schema) -> Any:
-    """Of values that are strings or null, among those of the types of `rest`."""
+def _breaking(name: str, value: Any, rest: Schema, field: str) -> Any:
+    """A schema of values of `rest` that break one rule; None if none is known."""
+    found: Any = None
+    match name:
+        case "const" | "enum":
+            found = _other_values(value if name == "enum" else [value], rest)
+        case "type":
+            names, numbers = set(listed_types({"type": value})), {"integer", "number"}
+            names |= numbers if names & numbers else set()  # JSON Schema has no type for the other numbers
+            found = {"type": [kind for kind in TYPES if kind not in names]}
+        case "required" if value:
+            found = {"anyOf": [without_properties([each]) for each in value]}
+        case "properties":  # those that the schema names, so that none counts as evaluated by this rule alone
+            broken = {each: {"not": part} for each, part in value.items() if each in rest.get("properties", {})}
+            ways = [{"type": "object", "required": [each], "properties": {each: part}} for each, part in broken.items()]
+            found = {"anyOf": ways} if ways else None
+        case "pattern":
+            found = {"type": "string", "pattern": rf"^(?![\s\S]*(?:{value}))"}
+        case "anyOf":
+            found = {"allOf": [_outside(each, rest, field) for each in value]}
+        case "allOf":
+            found = {"anyOf": [{"not": each} for each in value]}
+        case "not":
+            found = value
+    return found
+
+
+def _other_values(values: list[Any], rest: Schema) -> Any:
+    """A schema of the other values that `rest` lists, or else of its types; None for values that are arrays or
+    objects."""
+    if listed := rest.get("enum", [rest["const"]] if "const" in rest else None):
+        keys = set(map(as_key, values))
+        return {"enum": [each for each in listed if as_key(each) not in keys]}
     texts = [literal(each) for each in values if isinstance(each, str)]
+    numbers = sorted({each for each in values if isinstance(each, int | float) and not isinstance(each, bool)})
+    between = [
+        {name: end for name, end in (("exclusiveMinimum", low), ("exclusiveMaximum", high)) if end is not None}
+        for low, high in pairwise([None, *numbers, None])
+    ]
+    ways: dict[str, list[dict[str, Any]]] = {
+        "string": [{"pattern": f"^(?!(?:{'|'.join(texts)})$)"} if texts else {}],
+        "number": between,
+        "integer": between,
+        "boolean": [{"enum": [flag for flag in (True, False) if all(each is not flag for each in values)]}],
+        "null": [{}] if None not in values else [],
+    }
     kinds = listed_types(rest) if "type" in rest else ["string"] if texts else TYPES
-    if any(is_of(each, kind) for each in values for kind in kinds if not isinstance(each, str | None)):
+    if any(is_of(each, kind) for each in values for kind in kinds if kind not in ways):
         return None
-    found: dict[str, Any] = {"pattern": f"^(?!(?:{'|'.join(texts)})$)"} if texts else {}
-    return {**found, "type": [kind for kind in kinds if kind != "null"]} if None in values else found
+    found = [{"type": kind, **way} for kind in kinds for way in ways.get(kind, [{}])]
+    return {"anyOf": found} if found else False
 
 
 def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Matches) -> Any:
@@ -152,25 +177,25 @@ def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
 def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
     """Have the first items match `contains`."""
     wanted, least = schema.get("contains", True), count({"minContains": 1, **schema}, "minContains", field) or 0
+    most = count(schema, "maxContains", field)
     if "contains" not in schema:
-        least = 0
+        least, most = 0, None
     if least > MAX_CONTAINED:
         raise BadInput(f"minContains is supported up to {MAX_CONTAINED}, got {least}", field)
-    if "maxContains" in schema and "contains" in schema:
-        raise BadInput("maxContains is not supported", field)
-    prefix_items = rest.get("prefixItems", rest["items"] if isinstance(rest.get("items"), list) else [])
-    if prefix_items and least:
+    if not least and most is None:
+        return rest
+    if rest.get("prefixItems") or isinstance(rest.get("items"), list):
         raise BadInput("contains beside prefixItems is not supported", field)
+    items = rest.get("items", True)
+    if most is not None:
+        rest["items"] = {"allOf": [items, {"not": wanted}]}
     if least:
-        items = rest.get("items", True)
         rest["prefixItems"] = [{"allOf": [items, wanted]}] * least
         rest["minItems"] = max(least, count(rest, "minItems", field) or 0)
-        rest.setdefault("type", "array")
-    return rest
+    return {"type": "array", **rest} if most is None or least <= most else False
 
 
 _RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str, Matches], Any]]] = [
-    (("if", "then", "else"), _condition),
     (("not",), _not),
     (tuple(UNEVALUATED), _unevaluated),
     (("contains", "minContains", "maxContains"), _contains),

@@ -127,6 +127,25 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"format": "date", "type": "string"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
         ({"type": "integer", "enum": [1.0, 1.5]}, ["1.0"], ["1.5"]),
         ({"items": {"enum": [1, 2, 1.0]}, "uniqueItems": True, "minItems": 2}, ["[1.0,2]"], ["[1]", "[1,1]"]),
+        (
+            {"items": {"enum": ["a", "bc", 1, 2], "maxLength": 1, "not": {"const": 1}}, "uniqueItems": True},
+            ['["a"]', '["a",2]'],
+            ['["bc"]', "[1]"],
+        ),
+        ({"items": {"type": "integer"}, "contains": {"const": 5}, "maxContains": 1}, ["[5,4]", "[5]"], ["[]", "[5,5]"]),
+        ({"type": "integer", "not": {"enum": [0, 2]}}, ["-1", "1", "30"], ["0", "2"]),
+        (
+            {
+                "properties": {"a": {"type": "boolean"}, "b": {"type": "null"}},
+                "required": ["a"],
+                "if": {"properties": {"a": {"const": True}}},
+                "then": {"required": ["b"]},
+            },
+            ['{"a":true,"b":null}', '{"a":false}', '{"a":false,"b":null}'],
+            ['{"a":true}', "{}"],
+        ),
+        ({"prefixItems": [{"const": 1}, {"const": 2}, False], "maxItems": 1}, ["[1]"], ["[1,2]"]),
+        ({"enum": ["https://x.org/?a=b", "ab"], "format": "uri", "minLength": 3}, ['"https://x.org/?a=b"'], ['"ab"']),
         ({"properties": {"a": {}, "b": {}}, "propertyNames": {"not": {"const": "a"}}}, ['{"b":1}'], ['{"a":1}']),
         (
             {"properties": {"a": {"const": 0}}, "allOf": [{"properties": {"a": {"const": False}}}]},
