@@ -218,7 +218,8 @@ class _Converter:
         wholes = [{"allOf": [siblings, self._plain(part, field, depths)[0]]} for part in parts]
         absent = apart(wholes, field, self._references.find)
         return [
-            {"allOf": [part, without_properties(own)]} if own else part for part, own in zip(parts, absent, strict=True)
+            part if own is None else {"allOf": [part, without_properties(own)]}
+            for part, own in zip(parts, absent, strict=True)
         ]
 
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:

@@ -59,9 +59,8 @@ def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
 
 
 def without_properties(names: Iterable[str]) -> Any:
-    """The schema of objects that lack these properties; without names, that of every value."""
-    found = dict.fromkeys(sorted(names), False)
-    return {"type": "object", "properties": found} if found else True
+    """The schema of objects that lack these properties."""
+    return {"type": "object", "properties": dict.fromkeys(sorted(names), False)}
 
 
 def with_prefix_items(schema: Schema) -> dict[str, Any]:
@@ -81,17 +80,22 @@ def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
     return {**schema, "prefixItems": [*own, *[schema.get("items", True)] * (prefix - len(own))]}
 
 
-def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str]]:
-    """For each part of oneOf, the properties to forbid in it so that no value matches two parts.
+def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]:
+    """For each part of oneOf, the properties to forbid in it so that no value matches two parts. If this is not None,
+    its values must be objects, also if the set is empty.
 
     Raises: BadInput if a value could match two of the parts all the same.
     """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
-    found: list[set[str]] = [set() for _ in parts]
+    found: list[set[str] | None] = [None] * len(parts)
     traits = [_traits(part, field, find) for part in parts]
     for (at, one), (beside, other) in combinations(enumerate(traits), 2):
-        if all(_disjoint(a, b) for a in one for b in other):
+        differences = {_difference(a, b) for a in one for b in other}
+        if differences <= {""}:
+            continue
+        found[at], found[beside] = found[at] or set(), found[beside] or set()
+        if None not in differences:
             continue
         ones, others = (frozenset.intersection(*(each.required for each in ways)) for ways in (one, other))
         if ones <= others or others <= ones:
@@ -100,8 +104,8 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str]]:
                 "use anyOf",
                 field,
             )
-        found[at].add(min(others - ones))
-        found[beside].add(min(ones - others))
+        found[at] = {*(found[at] or ()), min(others - ones)}
+        found[beside] = {*(found[beside] or ()), min(ones - others)}
     return found
 
 
@@ -112,7 +116,10 @@ def listed_types(schema: Schema) -> list[Any]:
 
 
 def _with_additional_properties(schema: dict[str, Any], other: Schema, field: str, matches: Matches) -> dict[str, Any]:
-    """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only `other` names."""
+    """Rewrite `const` as `enum`, write the default of `minContains`, and apply `additionalProperties` to the properties
+    that only `other` names."""
+    if "contains" in schema:
+        schema = {"minContains": 1, **schema}
     if "const" in schema:
         values = common_values(schema.get("enum", [schema["const"]]), [schema["const"]])
         schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}
@@ -247,7 +254,11 @@ def _joined_traits(one: _Traits, other: _Traits) -> _Traits:
     return _Traits(one.types & other.types, one.required | other.required, {**one.values, **other.values, **both})
 
 
-def _disjoint(one: _Traits, other: _Traits) -> bool:
-    names = one.required & other.required | {""}
-    shared = one.values.keys() & other.values.keys() & names
-    return one.types.isdisjoint(other.types) or any(one.values[name].isdisjoint(other.values[name]) for name in shared)
+def _difference(one: _Traits, other: _Traits) -> str | None:
+    """The property by which objects of the two differ; "": by it, or by others, all their values differ; None: none is
+    known."""
+    shared = one.values.keys() & other.values.keys()
+    different = {name for name in shared if one.values[name].isdisjoint(other.values[name])}
+    different &= one.required & other.required | {""}
+    common = one.types & other.types
+    return "" if not common or "" in different or (different and common == {"object"}) else min(different, default=None)
