@@ -34,21 +34,27 @@ def automaton_of(part: FormPart) -> PatternAutomaton:
 
 
 def _after_anchor(anchor: int, before: int, wanted: int) -> list[tuple[int, int]]:
-    """The `before` and `wanted` of the state after an anchor; empty if the anchor does not hold."""
+    """The `before` and `wanted` (see `_without_anchors`) of the state after an anchor; empty if it does not hold."""
     if anchor in {BEGIN, BEGIN_LINE}:
         return [(before, wanted)] if before in {BEGIN, anchor} else []
     return [(before, END if END in {anchor, wanted} else END_LINE)]
 
 
 def _without_anchors(network: Network, start: int, end: int) -> tuple[Network, int, set[int]]:
-    """A network without anchors: its states are those of the given one, with what is before each and what anchors want
-    after it. A network with anchors has no counters."""
+    """A network without anchors. A state of the given one becomes several, one for each pair of:
+
+    - `before`, the place in the text: BEGIN at its begin, BEGIN_LINE behind the end of a line, 0 elsewhere. The anchors
+      ^ and \\A hold by it.
+    - `wanted`, what $ and \\z have asked for since the last byte: END, that no byte follows; END_LINE, that the end of
+      a line follows, or no byte; 0, nothing. The next byte fulfils it or does not exist, and a new state wants nothing.
+
+    A network with anchors has no counters.
+    """
     found, ends = Network(), set[int]()
     numbers: dict[tuple[int, int, int], int] = {}
     waiting: list[tuple[int, int, int]] = []
 
     def number(state: int, before: int, wanted: int) -> int:
-        """`before`: BEGIN, BEGIN_LINE, or 0 within a line; `wanted`: END, END_LINE, or 0 for anything."""
         key = state, before, wanted
         if key not in numbers:
             numbers[key] = found.add()
