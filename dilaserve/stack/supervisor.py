@@ -87,7 +87,7 @@ class SupervisedProgram:
         except OSError as error:
             return str(error)
         if self._stop.is_set():  # stopped during its start
-            self._process.send_signal(self.program.stop_signal)
+            self.signal()
         echo = asyncio.create_task(self._echo(self._process))
         status = await self._process.wait()
         await asyncio.wait([echo], timeout=1)  # a grandchild may hold the pipe open
