@@ -59,8 +59,9 @@ def refuse_by_name(config: Mapping[str, Any], name: str) -> None:
     """`config`: without defaults. Raises: ValueError if a checkpoint's name has another decoding than its architecture,
     which its files do not have."""
     architecture, blocks = architecture_of(config), re.search(r"-b(\d+)$", name)
-    if architecture.can_edit and "llada2.2" in name.lower():
-        raise ValueError("LLaDA2.2 inserts and deletes tokens; only LLaDA2.0 and LLaDA2.1 are implemented")
+    for published in ("LLaDA2.2", "DreamOn"):
+        if published.lower() in name.lower():
+            raise ValueError(f"{published} inserts and deletes tokens, which is not implemented")
     usual = architecture.defaults.get("block_size")
     if blocks and usual and not config.get("block_size") and int(blocks[1]) != usual:
         raise ValueError(

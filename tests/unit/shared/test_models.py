@@ -94,6 +94,7 @@ def test_a_relative_with_the_same_layers_is_served_as_its_family(
         ("SDAR-4B-Chat-b64", SDAR_SIBLING, 'no block_size, which means 4: add "block_size": 64'),
         ("SDAR-8B-Chat-b16", SDAR_SIBLING, 'no block_size, which means 4: add "block_size": 16'),
         ("LLaDA2.2-flash", LLADA2, "LLaDA2.2 inserts and deletes tokens"),
+        ("DreamOn-v0-7B", DREAM_CODER, "DreamOn inserts and deletes tokens"),
     ],
 )
 def test_a_relative_with_another_decoding_is_refused_by_its_name(
@@ -103,10 +104,22 @@ def test_a_relative_with_another_decoding_is_refused_by_its_name(
         read_model_card(write(tmp_path, config), name)
 
 
-@pytest.mark.parametrize("key", ["delete_token_id", "split_token_id"])
-def test_tokens_that_insert_or_delete_are_refused_under_any_name(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "file", "key"),
+    [
+        (LLADA2, "config.json", "delete_token_id"),
+        (LLADA2, "config.json", "split_token_id"),
+        (DREAM, "generation_config.json", "expand_token_id"),
+    ],
+)
+def test_tokens_that_insert_or_delete_are_refused_under_any_name(
+    config: dict[str, object], file: str, key: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, config) / file
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | {key: 156930}))
     with pytest.raises(ValueError, match=f"{key} is 156930, only None is implemented"):
-        read_config(write(tmp_path, LLADA2 | {key: 156930}))
+        read_config(tmp_path)
 
 
 def test_a_refusal_names_the_class_of_the_authors_code(tmp_path: Path) -> None:

@@ -12,12 +12,18 @@ from services.worker.model.families.family import (
     refuse_block_causal,
 )
 
-_REQUIRED = {"hidden_act": "silu", "use_mrope": False, "use_sliding_window": False}
+_REQUIRED = {
+    "delete_token_id": None,  # this and `expand_token_id`: of DreamOn, which inserts and deletes tokens
+    "expand_token_id": None,
+    "hidden_act": "silu",
+    "use_mrope": False,
+    "use_sliding_window": False,
+}
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
     refuse_block_causal(raw)
-    check_settings(raw, _REQUIRED)
+    check_settings({**raw.get("generation", {}), **raw}, _REQUIRED)
     sizes = qwen_fields(raw)
     head_dim = head_dim_of(sizes["width"], sizes["num_heads"])
     return ModelConfig(
