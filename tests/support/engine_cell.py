@@ -23,7 +23,7 @@ from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import TokenPredictions, TopPredictions, rows_with_top_tokens
-from services.worker.model.selection import Candidates, select
+from services.worker.model.selection import select
 from shared.arrays import Bool, Float64, Int32, Int64, pack_int32, unpack_int32
 from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
@@ -208,12 +208,6 @@ def decode_block(text: Text, block: int) -> tuple[dict[int, tuple[int, float]], 
     return found, steps
 
 
-def candidates_of(batch: ForwardBatch) -> Candidates:
-    """Those of a batch, on the CPU."""
-    request = np.arange(len(batch.counts)).repeat(batch.counts)
-    return Candidates(*(torch.from_numpy(values) for values in (request, batch.current, batch.limits)))
-
-
 UNWRITTEN = -1, -1, True, None  # an entry of a region that no step has filled yet
 
 
@@ -255,15 +249,8 @@ class ScriptedModel:
             batch.top_logprobs.max()
         )  # the i-th alternative of a token t with probability p: t + i, p / 2^i
         top = TopPredictions(rows, tokens[rows, None] + others, confidences[rows, None] / 2.0**others)
-        selected = select(
-            torch.from_numpy(tokens),
-            torch.from_numpy(confidences),
-            candidates_of(batch),
-            len(batch.counts),
-            MASK_ID,
-            is_strict=self.config.is_block_causal,
-        )
-        return TokenPredictions(tokens, confidences, selected.numpy(), top if len(rows) else None)
+        selected = select(tokens, confidences, batch, MASK_ID, is_strict=self.config.is_block_causal)
+        return TokenPredictions(tokens, confidences, selected, top if len(rows) else None)
 
     def _check(self, batch: ForwardBatch) -> None:
         request = np.cumsum(np.diff(batch.key_starts, prepend=batch.key_starts[0]) != 0)  # [S], of each span

@@ -24,7 +24,6 @@ from shared.arrays import Int64
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 
 BLOCK = DEFAULT_BLOCK_LENGTH
-READS_ON_HOST = ("fallback",)  # kernels that read the lengths of the batch
 SIZES = (1, 2, 4, 8, 16)  # requests of a batch
 
 
@@ -32,7 +31,7 @@ def can_capture(kernel: str, config: ModelConfig, device: torch.device, dtype: t
     """Whether a step with this kernel of attention runs without reads from the host, and reads no canvas."""
     return (
         config.canvas is None
-        and kernel not in READS_ON_HOST
+        and kernel != "fallback"  # which reads the lengths of the batch
         and (config.experts is None or groups_on_device(device, dtype))
     )
 
@@ -68,7 +67,6 @@ class Captured:
 
     graph: Any  # torch.cuda.CUDAGraph
     packed: Tensor  # the inputs' buffer
-    inputs: ForwardInputs  # views of it
     hidden: Tensor  # [size * BLOCK, W]
 
 
@@ -89,16 +87,16 @@ class CacheStepGraphs:
             arrays = self._arrays(_empty_batch(self._store.padding_entry), size, np.zeros(1, dtype=np.int64))
             self._graphs[size] = self._capture(arrays)
 
-    def run(self, batch: ForwardBatch, rows: Int64) -> tuple[Tensor, ForwardInputs] | None:
-        """Returns: the hidden states [R, W] of these rows of the fed tokens, and the inputs, both valid until the next
-        run; None if no graph serves the batch."""
+    def run(self, batch: ForwardBatch, rows: Int64) -> Tensor | None:
+        """Returns: the hidden states [R, W] of these rows of the fed tokens, valid until the next run; None if no graph
+        serves the batch."""
         size = size_for(batch)
         if size is None or len(rows) > size * BLOCK:
             return None
         captured = self._graphs[size]
         captured.packed.copy_(self._transfer.stage(self._arrays(batch, size, rows)), non_blocking=True)
         captured.graph.replay()
-        return captured.hidden[: len(rows)], captured.inputs
+        return captured.hidden[: len(rows)]
 
     def _arrays(self, batch: ForwardBatch, size: int, rows: Int64) -> list[NDArray[Any]]:
         return arrays_of(pad(batch, size, self._store.padding_entry), np.resize(rows, size * BLOCK))
@@ -125,7 +123,7 @@ class CacheStepGraphs:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 hidden = self._forward(inputs)
-        return Captured(graph, packed, inputs, hidden)
+        return Captured(graph, packed, hidden)
 
 
 def _empty_batch(padding_entry: int) -> ForwardBatch:

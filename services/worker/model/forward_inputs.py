@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.selection import Candidates
 from shared.arrays import Int64
 
 ALIGNMENT = 8  # bytes
@@ -29,14 +28,6 @@ class ForwardInputs(NamedTuple):
     cu_seq_q: Tensor  # int32 [N + 1], the first row of each request, and the number of rows
     cu_seq_k: Tensor  # int32 [N + 1], the first key of each request, and the end of the last one's
     seqused_k: Tensor  # int32 [N], the number of its keys
-    # Of the candidates, one for each of `rows`: see `Candidates`
-    request: Tensor  # [R]
-    current: Tensor  # [R]
-    limits: Tensor  # float64 [R]
-
-    def candidates(self, count: int) -> Candidates:
-        """The first `count`; the others are padding."""
-        return Candidates(self.request[:count], self.current[:count], self.limits[:count])
 
 
 class Transfer:
@@ -51,7 +42,9 @@ class Transfer:
         self._staging = torch.empty(0, dtype=torch.uint8)
 
     def put(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
-        """The arrays on the device, as views of one buffer."""
+        """The arrays on the device, as views of one buffer; on a CPU the arrays themselves."""
+        if self._device.type == "cpu":
+            return [torch.from_numpy(array) for array in arrays]
         return self.views(self.stage(arrays).to(self._device, non_blocking=True, copy=True), arrays)
 
     def stage(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
@@ -81,7 +74,6 @@ def _starts(arrays: Sequence[NDArray[Any]]) -> list[int]:
 
 def arrays_of(batch: ForwardBatch, rows: Int64) -> list[NDArray[Any]]:
     """The arrays of ForwardInputs, in its order, without the two lengths. `rows`: those of the batch, padded."""
-    request = np.arange(len(batch.counts)).repeat(batch.counts)
     key_ends = batch.key_starts + batch.key_lengths
     return [
         batch.tokens,
@@ -91,7 +83,6 @@ def arrays_of(batch: ForwardBatch, rows: Int64) -> list[NDArray[Any]]:
         np.r_[0, batch.lengths.cumsum()].astype(np.int32),
         np.r_[batch.key_starts, key_ends[-1:]].astype(np.int32),
         batch.key_lengths.astype(np.int32),
-        *(np.resize(values, len(rows)) for values in (request, batch.current, batch.limits)),
     ]
 
 

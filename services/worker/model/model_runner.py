@@ -115,7 +115,7 @@ class Runner:
         rows = (
             batch.rows if len(batch.rows) >= MIN_ROWS else np.pad(batch.rows, (0, MIN_ROWS - len(batch.rows)), "edge")
         )
-        hidden, inputs = self._hidden(batch, rows)
+        hidden = self._hidden(batch, rows)
         logits = self.decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
         if batch.changes:
             change_logits(logits, batch.changes, self._vocabulary.first, self._changes_transfer.put)
@@ -126,34 +126,35 @@ class Runner:
         top_rows = rows_with_top_tokens(batch)
         wanted = [top_rows, batch.scored_rows, batch.scored_tokens]
         rows_of_top, rows_of_labels, label_tokens = (
-            self._read_transfer.put(wanted) if any(map(len, wanted)) else [inputs.rows[:0]] * len(wanted)
+            self._read_transfer.put(wanted) if any(map(len, wanted)) else [hidden[:0]] * len(wanted)
         )
         top = self._top_logits(logits, batch, rows_of_top, noise) if len(top_rows) else None
         scored = self._scored_logits(logits, rows_of_labels, label_tokens) if len(batch.scored_rows) else None
         best = best_of(logits, noise, self._vocabulary, floor, after_temperature=after_temperature)
         parts = self._gather(best) if self._gather else best.unsqueeze(0)
-        chosen = self._select(combine_shards(parts), inputs, batch)
+        chosen = combine_shards(parts)
         if self._gather:
             chosen[0].masked_fill_((parts[:, 2] == NO_TOKEN).any(dim=0), NO_TOKEN)
         found = [chosen] if top is None else [chosen, combine_top(top, total_of(parts)[rows_of_top])]
         if scored is not None:
             found.append((scored - total_of(parts)[rows_of_labels]).unsqueeze(0))
-        tokens, confidences, selected, *others = to_host(found)
-        if self._gather and tokens.min() == NO_TOKEN:
+        best_tokens, confidences, *others = to_host(found)
+        if self._gather and best_tokens.min() == NO_TOKEN:
             raise torch.OutOfMemoryError("another rank is out of memory")
         logprobs = others.pop() if scored is not None else None
-        written, of_top = selected.astype(np.bool_), TopPredictions.read(top_rows, others)
-        return TokenPredictions(tokens.astype(np.int64), confidences, written, of_top, scored=logprobs)
+        tokens, is_strict = best_tokens.astype(np.int64), self.config.is_block_causal
+        selected = select(tokens, confidences, batch, self.config.mask_token_id, is_strict=is_strict)
+        return TokenPredictions(tokens, confidences, selected, TopPredictions.read(top_rows, others), scored=logprobs)
 
-    def _hidden(self, batch: ForwardBatch, rows: Int64) -> tuple[Tensor, ForwardInputs]:
-        """The hidden states [R, W] of these rows of the fed tokens, and the inputs on the device."""
+    def _hidden(self, batch: ForwardBatch, rows: Int64) -> Tensor:
+        """The hidden states [R, W] of these rows of the fed tokens."""
         replayed = self._graphs.run(batch, rows) if self._graphs else None
         if replayed is not None:
             return replayed
         inputs = ForwardInputs(*max_lengths(batch), *self._transfer.put(arrays_of(batch, rows)))
         attend = attention(inputs, self._store, self._kernel)
         hidden: Tensor = self.decoder(inputs.tokens, inputs.positions, attend, inputs.rows)
-        return hidden, inputs
+        return hidden
 
     def _forbid(self, logits: Tensor, batch: ForwardBatch) -> None:
         """Set the logits of tokens that a candidate's pattern does not allow to -inf, in place."""
@@ -167,19 +168,6 @@ class Runner:
             logits.masked_fill_(is_forbidden, -torch.inf)
         else:
             logits[rows] = logits[rows].masked_fill(is_forbidden, -torch.inf)
-
-    def _select(self, predicted: Tensor, inputs: ForwardInputs, batch: ForwardBatch) -> Tensor:
-        """Tokens and confidences [2, R] -> the same and whether each is written, float64 [3, R]."""
-        tokens, confidences = predicted
-        selected = select(
-            tokens,
-            confidences,
-            inputs.candidates(len(batch.rows)),
-            len(batch.counts),
-            self.config.mask_token_id,
-            is_strict=self.config.is_block_causal,
-        )
-        return torch.cat((predicted, selected.double().unsqueeze(0)))
 
     def _top_logits(self, logits: Tensor, batch: ForwardBatch, rows: Tensor, noise: Noise | None) -> Tensor:
         """The highest logits of these rows: [parts, 2, A, k], see `top_logits`."""

@@ -98,7 +98,7 @@ def test_a_layer_of_llada2_has_few_operations(tokens: int) -> None:
     decoder = empty_decoder(config, torch.bfloat16, torch.device("meta"))
     store = KvStore(decoder.kv_shape, 2 * tokens)
     row, spans = torch.empty(tokens, dtype=torch.int64, device="meta"), torch.empty(2, dtype=torch.int32, device="meta")
-    inputs = ForwardInputs(tokens, tokens, row, row, row, row, spans, spans, spans[:1], row, row, row)
+    inputs = ForwardInputs(tokens, tokens, row, row, row, row, spans, spans, spans[:1])
     x = torch.empty(tokens, config.width, dtype=torch.bfloat16, device="meta")
     turns = torch.empty(tokens, 1, config.rotary_dim // 2, dtype=torch.complex64, device="meta")
     attend = attention(inputs, store, varlen)

@@ -3,12 +3,11 @@
 from math import nan
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from services.worker.model.selection import Candidates, select
+from services.worker.model.forward_batch import NONE, ForwardBatch
+from services.worker.model.selection import select
 
 MASK = 99
 NEW, OTHER = 1, 2  # tokens
@@ -21,24 +20,16 @@ edited = st.tuples(st.sampled_from([MASK, NEW, OTHER]), st.floats(0, 1))  # curr
 
 def decide(requests: list[tuple[float, list[float]]], *, is_strict: bool = False) -> list[list[bool]]:
     """By request: a threshold and the confidences of its masks."""
-    counts = [len(own) for _, own in requests]
-    confidences = torch.tensor([c for _, own in requests for c in own], dtype=torch.float64)
-    thresholds = torch.tensor([threshold for threshold, _ in requests], dtype=torch.float64)
-    request = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    current = torch.full_like(request, MASK)
-    candidates = Candidates(request, current, thresholds[request])
-    selected = select(torch.full_like(request, NEW), confidences, candidates, len(counts), MASK, is_strict=is_strict)
-    return [part.tolist() for part in torch.split(selected, counts)]
+    rows = [(MASK, c, threshold) for threshold, own in requests for c in own]
+    selected = chosen(rows, [len(own) for _, own in requests], is_strict=is_strict)
+    return [[selected.pop(0) for _ in own] for _, own in requests]
 
 
-def decide_with_edits(rows: list[tuple[int, float]], threshold: float, edit_threshold: float) -> list[bool]:
-    current, confidences = (torch.tensor(column) for column in zip(*rows, strict=True))
-    limits = torch.where(current == MASK, threshold, edit_threshold).double()
-    zeros = torch.zeros(len(rows), dtype=torch.int64)
-    selected: Tensor = select(
-        zeros + NEW, confidences.double(), Candidates(zeros, current, limits), 1, MASK, is_strict=True
-    )
-    return [bool(one) for one in selected]
+def chosen(rows: list[tuple[int, float, float]], counts: list[int], *, is_strict: bool) -> list[bool]:
+    """By candidate: its current token, the probability of NEW, and its limit."""
+    current, confidences, limits = (np.array(column) for column in zip(*rows, strict=True))
+    batch = ForwardBatch(*[NONE] * 5, counts=np.array(counts), current=current, limits=limits)
+    return select(np.full(len(rows), NEW), confidences, batch, MASK, is_strict=is_strict).tolist()
 
 
 def test_a_strict_threshold_must_be_exceeded() -> None:
@@ -65,12 +56,11 @@ def test_the_choice_matches_the_rule_in_plain_python(requests: list[tuple[float,
 def test_edits_match_the_rule_in_plain_python(
     rows: list[tuple[int, float]], threshold: float, edit_threshold: float
 ) -> None:
-    rows = [(token, float(np.float32(c))) for token, c in rows]
     masks = [i for i, (token, _) in enumerate(rows) if token == MASK]
     best = max(masks, key=lambda i: rows[i][1], default=None)
-    threshold, edit_threshold = float(np.float32(threshold)), float(np.float32(edit_threshold))
     wanted = [
         i == best or c > threshold if token == MASK else token != NEW and c > edit_threshold
         for i, (token, c) in enumerate(rows)
     ]
-    assert decide_with_edits(rows, threshold, edit_threshold) == wanted
+    limited = [(token, c, threshold if token == MASK else edit_threshold) for token, c in rows]
+    assert chosen(limited, [len(rows)], is_strict=True) == wanted
