@@ -38,15 +38,9 @@ def joined(outcomes: Sequence[StepOutcome]) -> StepOutcome:
     if len(outcomes) == 1:
         return outcomes[0]
     every = [NO_OUTCOME, *outcomes]
-    return StepOutcome(
-        counts=np.concatenate([each.counts for each in every]),
-        positions=np.concatenate([each.positions for each in every]),
-        tokens=np.concatenate([each.tokens for each in every]),
-        confidences=np.concatenate([each.confidences for each in every]),
-        stats=np.concatenate([each.stats for each in every]),
-        cached=np.concatenate([each.cached for each in every]),
-        batch_tokens=sum(each.batch_tokens for each in every),
-    )
+    *arrays, _ = fields(StepOutcome)
+    columns = [np.concatenate([getattr(each, array.name) for each in every]) for array in arrays]
+    return StepOutcome(*columns, batch_tokens=sum(each.batch_tokens for each in every))
 
 
 @dataclass(slots=True)
