@@ -6,6 +6,7 @@ import secrets
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -56,15 +57,7 @@ def main(environ: Mapping[str, str]) -> int:
 
 def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerSettings) -> Service:
     """Load the model; `resources` closes it. Raises: BadInput."""
-    choice = ModelChoice(
-        settings.model,
-        settings.device,
-        settings.dtype,
-        settings.tp,
-        settings.threads,
-        settings.gpus,
-        settings.attention,
-    )
+    choice = ModelChoice(**{field.name: getattr(settings, field.name) for field in fields(ModelChoice)})
     given = given_profile(Path(settings.profile), settings.tp) if settings.profile else None
     directory, _ = check_model(choice)
     config, instance = read_config(directory), _describe(settings)
