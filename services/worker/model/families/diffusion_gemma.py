@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.worker.model.families.config import AttentionShape, CanvasRules, Experts, ModelConfig
-from services.worker.model.families.family import Family, RawConfig, check_settings
+from services.worker.model.families.family import QWEN_LAYER_NAMES, Family, RawConfig, check_settings
 from shared.model_families import block_length_of, canvas_steps_of, max_length_of
 
 _REQUIRED = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
@@ -75,15 +75,11 @@ DIFFUSION_GEMMA = Family(
     },
     layer_prefix="model.decoder.layers",
     layer_names={
-        "attn_norm": ("input_layernorm",),
-        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        **QWEN_LAYER_NAMES,
         "q_norm": ("self_attn.q_norm",),
         "k_norm": ("self_attn.k_norm",),
-        "attn_out": ("self_attn.o_proj",),
         "attn_end_norm": ("post_attention_layernorm",),
         "mlp_norm": ("pre_feedforward_layernorm",),
-        "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-        "mlp.down": ("mlp.down_proj",),
         "mlp_end_norm": ("post_feedforward_layernorm_1",),
         "moe.router.proj": ("router.proj",),
         "moe.router": ("router",),
