@@ -55,7 +55,7 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
     choice, room = ModelChoice(str(tiny_checkpoint_dir), threads=1), CacheSize(REQUESTS, CACHE_TOKENS)
     with open_runner(choice, room) as runner, service("scheduler", scheduling, tmp_path / "scheduler.log"):
         engine = Engine(runner, CacheMode.DUAL, EngineLimits(8192, 64), instance.instance_id)
-        all_tokens, stop = engine.free_cache_tokens, asyncio.Event()
+        stop = asyncio.Event()
         working = asyncio.create_task(
             WorkerService(
                 bus,
@@ -69,9 +69,7 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
         settings = msgspec.convert(common, GatewaySettings)
         async with ready(settings, TextModel(tiny_checkpoint_dir, name)) as gateway:
             await asyncio.gather(*(begin_and_disconnect(gateway.url, name, number) for number in range(REQUESTS)))
-            await reached(
-                lambda: engine.num_resident == 0 and not engine.waiting and engine.free_cache_tokens == all_tokens
-            )
+            await reached(lambda: engine.num_resident == 0 and not engine.waiting and not engine.used_cache_tokens)
             await gateway.metric("dilaserve_gateway_active_requests 0.0")
         while (stats := await received.get()).cancelled < REQUESTS:
             pass

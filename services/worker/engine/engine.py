@@ -89,9 +89,9 @@ class Engine:
         return self._cache.allocator.size
 
     @property
-    def free_cache_tokens(self) -> int:
-        """The free room of the cache in tokens."""
-        return self._cache.allocator.num_free
+    def used_cache_tokens(self) -> int:
+        """The tokens that requests hold of that."""
+        return self._cache.allocator.size - self._cache.allocator.num_free
 
     @property
     def prefixes(self) -> PrefixPages:
@@ -129,6 +129,7 @@ class Engine:
         """Run one batch of waiting jobs. Returns: None if nothing ran and nothing is to be reported."""
         outcome: StepOutcome | None = None
         picked: list[tuple[Part, StepJob]] = []
+        failed_before = 0
         while outcome is None:
             started = time.perf_counter()
             picked = self._next_batch()
@@ -137,6 +138,7 @@ class Engine:
             picked.sort(key=lambda pair: pair[0].sort_key)
             if (batch := self._pack(picked)) is None:
                 continue
+            failed_before = len(self._report.failures)  # jobs that are not in the batch
             with suppress(torch.OutOfMemoryError):
                 outcome = self._run_batch([part for part, _ in picked], batch)
             if outcome is None:  # handled here since the caught error keeps the forward's tensors alive
@@ -147,7 +149,7 @@ class Engine:
         if outcome is None and not (report.missing or report.failures):
             return None
         latency_s = time.perf_counter() - started
-        failed = {failure.ticket for failure in report.failures}
+        failed = {failure.ticket for failure in report.failures[failed_before:]}
         jobs = [job for _, job in picked if job.ticket not in failed]
         return IterationResult(self._instance_id, self._epoch, outcome, jobs, report, latency_s)
 

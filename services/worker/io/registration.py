@@ -45,7 +45,7 @@ class Registration:
                 self.instance,
                 memory_bytes=memory_bytes,
                 max_memory_bytes=max_memory_bytes,
-                used_cache_tokens=self._engine.cache_tokens - self._engine.free_cache_tokens,
+                used_cache_tokens=self._engine.used_cache_tokens,
                 used_prefix_tokens=self._engine.prefixes.used_tokens,
                 requests=self._engine.num_resident,
                 max_batch_tokens=self._engine.max_batch_tokens,

@@ -62,7 +62,7 @@ class WorkerMetrics:
         """Export the engine's requests and cache from now on."""
         self._resident.set_function(lambda: engine.num_resident)
         self._size.set(engine.cache_tokens)
-        self._used.set_function(lambda: engine.cache_tokens - engine.free_cache_tokens)
+        self._used.set_function(lambda: engine.used_cache_tokens)
         self._prefixes.set_function(lambda: engine.prefixes.used_tokens)
         self._counters.engine = engine
 

@@ -201,7 +201,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.submit(blocks=1)
         self.cell.run_until_idle()
         assert not self.cell.unsettled
-        held = [(e.num_resident, e.cache_tokens - e.free_cache_tokens, e.waiting) for e in self.cell.engines.values()]
+        held = [(e.num_resident, e.used_cache_tokens, e.waiting) for e in self.cell.engines.values()]
         assert set(held) == {(0, 0, False)}
 
 

@@ -95,6 +95,15 @@ def test_a_job_without_a_state_is_reported_missing() -> None:
     assert unpack_int64(results.missing).tolist() == [7]
 
 
+def test_a_rejected_job_does_not_hide_the_other_one_of_its_request() -> None:
+    engine, zeros = engine_of(), pack_int32([0] * 3)
+    columns = {"steps": zeros, "blocks": zeros, "kinds": zeros, "thresholds": pack_float32([1.5, 0.6, 0.6])}
+    jobs = msgspec.structs.replace(jobs_for([request(1), request(2)]), tickets=pack_int64([1, 1, 2]), **columns)
+    results = run_step(engine, jobs)
+    assert [failure.ticket for failure in results.failures] == [1]
+    assert (sorted(tickets(results)), len(unpack_int32(results.counts))) == ([1, 2], 2)
+
+
 def test_a_drop_removes_the_request_and_its_jobs() -> None:
     engine = engine_of()
     decode = request(1)
