@@ -28,8 +28,9 @@ def decide(requests: list[tuple[float, list[float]]], *, is_strict: bool = False
 def chosen(rows: list[tuple[int, float, float]], counts: list[int], *, is_strict: bool) -> list[bool]:
     """By candidate: its current token, the probability of NEW, and its limit."""
     current, confidences, limits = (np.array(column) for column in zip(*rows, strict=True))
-    batch = ForwardBatch(*[NONE] * 5, counts=np.array(counts), current=current, limits=limits)
-    return select(np.full(len(rows), NEW), confidences, batch, MASK, is_strict=is_strict).tolist()
+    batch = ForwardBatch(NONE, NONE, NONE, NONE, NONE, np.array(counts), current=current, limits=limits)
+    selected: list[bool] = select(np.full(len(rows), NEW), confidences, batch, MASK, is_strict=is_strict).tolist()
+    return selected
 
 
 def test_a_strict_threshold_must_be_exceeded() -> None:
