@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
-from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton
+from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton, useful
 from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.regex import UnknownSyntaxError, read_regex, with_whole_characters
@@ -48,8 +48,6 @@ def _compiled(pattern: str) -> PatternAutomaton | str:
         raise
     except BadInput as error:
         return error.message
-    if not len(found.accepting):
-        return "no text matches the pattern"
     if (count := len(found.accepting)) > MAX_STATES:
         return f"the pattern has {count} states; it may have {MAX_STATES}"
     return found
@@ -64,12 +62,12 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     try:
         part = read_regex(pattern)
     except (BadInput, UnknownSyntaxError) as unknown:
-        return merged(_read(_run(plain, str(unknown))))
+        return _read(_run(plain, str(unknown)))
     if part.size > MAX_RAW_STATES:  # before any work
         raise TooLarge(TOO_LARGE)
     if any(found["anchor"] for found in ANCHOR.finditer(plain)):
         return merged(automaton_of(part))
-    return merged(_read(_run(plain)))
+    return _read(_run(plain))
 
 
 def _run(pattern: str, unknown: str = "") -> bytes:
@@ -105,7 +103,11 @@ def without_anchors(pattern: str) -> str:
 
 
 def _read(data: bytes) -> PatternAutomaton:
-    """The automaton of the program's table and its final states."""
+    """The automaton of the program's table and its final states. Raises: BadInput if it has no texts."""
     states = len(data) // (4 * program.BYTES + 1)
     table = np.frombuffer(data, np.int32, program.BYTES * states).reshape(states, program.BYTES)
-    return PatternAutomaton.plain(table, np.frombuffer(data, np.bool_, states, 4 * program.BYTES * states))
+    final = np.frombuffer(data, np.bool_, states, 4 * program.BYTES * states)
+    found = useful(PatternAutomaton.plain(table, final)) if states else None
+    if found is None:
+        raise BadInput("no text matches the pattern")
+    return merged(found)

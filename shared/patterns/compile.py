@@ -2,9 +2,9 @@
 
 Arguments: the limits of memory in bytes, CPU time in seconds, and number of states. Standard input: the pattern, which
 begins with BEGIN. Standard output: the table, int32 [S, 256] by state and byte (-1: none), then whether each state is
-final, a byte each; or the reason of an error. The first state is that after BEGIN; each is reached from it and leads to
-a final one. Standard error ends with the CPU time of the program in seconds. The program imports nothing of the
-project, to start in milliseconds.
+final, a byte each; or the reason of an error. The first state is that after BEGIN; each is reached from it. Standard
+error ends with the CPU time of the program in seconds. The program imports nothing of the project, to start in
+milliseconds.
 """
 
 import resource
@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 
 INVALID, TOO_LARGE = 3, 4  # exit status
 BYTES = 256
@@ -44,32 +44,21 @@ def main(max_memory: int, max_cpu_s: float, max_states: int) -> int:
     for byte in BEGIN.encode():
         start = transitions.get(start, {}).get(byte) if start is not None else None
     final = index.get_final_states()
-    states = useful(transitions, start, final) if start is not None else []
+    states = reached(start, transitions) if start is not None else []
     sys.stdout.buffer.write(table(transitions, states, final))
     sys.stderr.write(f"\n{time.process_time()}")
     return 0
 
 
-def useful(transitions: Transitions, start: int, final: Set[int]) -> list[int]:
-    """The states between `start`, which is the first, and a final one."""
-    after = {state: {target for byte, target in row.items() if byte != END} for state, row in transitions.items()}
-    before: dict[int, list[int]] = {}
-    for state, targets in after.items():
-        for target in targets:
-            before.setdefault(target, []).append(state)
-    leads = reached(final, before)
-    return [state for state in reached([start], after) if state in leads]
-
-
-def reached(first: Iterable[int], following: Mapping[int, Collection[int]]) -> dict[int, None]:
-    """The first states and all after them, each looked at once; breadth first."""
-    found = dict.fromkeys(first)
-    waiting = list(found)
+def reached(first: int, transitions: Transitions) -> list[int]:
+    """A state and all after it, breadth first."""
+    found = {first: None}
+    waiting = [first]
     for state in waiting:
-        new = [target for target in following.get(state, ()) if target not in found]
+        new = [target for byte, target in transitions.get(state, {}).items() if byte != END and target not in found]
         found.update(dict.fromkeys(new))
-        waiting += new
-    return found
+        waiting += dict.fromkeys(new)
+    return waiting
 
 
 def table(transitions: Transitions, states: list[int], final: Set[int]) -> bytes:
