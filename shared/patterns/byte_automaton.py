@@ -7,7 +7,7 @@ characters since the text entered the loop, and may not exceed the loop's bound.
 import base64
 import zlib
 from dataclasses import dataclass
-from itertools import chain
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -138,19 +138,14 @@ def useful(whole: PatternAutomaton) -> PatternAutomaton | None:
 
 def longest_text(automaton: PatternAutomaton) -> int | None:
     """The bytes of its longest text; None if there is none, as texts can repeat a part without end."""
-    following = [set(row[row >= 0].tolist()) for row in automaton.next_state]
-    waits_for = [0] * len(following)
-    for target in chain.from_iterable(following):
-        waits_for[target] += 1
-    longest, ready, done = [0] * len(following), [state for state, n in enumerate(waits_for) if n == 0], 0
-    while ready:
-        state, done = ready.pop(), done + 1
-        for target in following[state]:
-            longest[target] = max(longest[target], longest[state] + 1)
-            waits_for[target] -= 1
-            if not waits_for[target]:
-                ready.append(target)
-    return max(longest) if done == len(following) else None
+    following = {state: set(row[row >= 0].tolist()) for state, row in enumerate(automaton.next_state)}
+    longest: dict[int, int] = {}  # from each state
+    try:
+        for state in TopologicalSorter(following).static_order():  # after those that follow it
+            longest[state] = max((longest[target] + 1 for target in following[state]), default=0)
+    except CycleError:
+        return None
+    return longest[0]
 
 
 def merged(whole: PatternAutomaton) -> PatternAutomaton:
