@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
@@ -10,7 +11,7 @@ from typing import Any
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
-from shared.patterns.characters import Range, without
+from shared.patterns.characters import MUST_ESCAPE, Range, without
 from shared.patterns.compile_budget import TooLarge
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
@@ -29,7 +30,7 @@ from shared.patterns.regex import ALL, UnknownSyntaxError, joined_with_rest, rea
 # The characters of a JSON string: no control characters but those with a short escape
 CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
 CHARACTER = Characters(CODES, escaped=True)
-PLAIN = RepeatedPart(Characters(without(ALL, ((0, 31), (34, 34), (92, 92), (127, 127)))))  # without escapes
+PLAIN = RepeatedPart(Characters(without(ALL, MUST_ESCAPE)))  # without escapes
 QUOTE = Literal('"')
 DIGITS = 15  # of a number, so that every parser keeps its value
 YEAR_MONTH_DAY = (
@@ -67,6 +68,7 @@ LARGEST = 10**DIGITS - 1
 HUGE = 10**115  # above each number with DIGITS digits and an exponent of two digits
 BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}  # the side of each
 MAX_MULTIPLES = 1_000
+LENGTHS = re.compile(r"\^\(\?=\.\{([0-9]{1,6}),([0-9]{1,6})\}(?:\\\.\?)?\$\)")  # a look-ahead that bounds the length
 COUNTED = 2_000  # states of a pattern with its lengths, above which a counter counts them
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
 ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
@@ -90,17 +92,23 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
 def content(schema: Mapping[str, Any], field: str) -> FormPart:
     """A JSON string without its quotes. `pattern` and `format` may also be tuples, all of which it matches. Raises:
     BadInput naming the field."""
-    least, most = limits(schema, "Length", field)
     found: PatternAutomaton | None = None
-    names = []
+    names, lengths = [], [limits(schema, "Length", field)]
     for name in ("pattern", "format"):
         values = schema.get(name, ())
         for value in values if isinstance(values, tuple) else [values]:
             if name == "format" and (not isinstance(value, str) or value not in FORMATS):
                 continue
-            own = searched(value, field) if name == "pattern" else _format(value)
+            if name == "pattern" and isinstance(value, str) and (ahead := LENGTHS.match(value)):
+                own = searched(f"^(?=.*$){value[ahead.end() :]}", field)
+                lengths.append((int(ahead[1]), int(ahead[2])))
+            else:
+                own = searched(value, field) if name == "pattern" else _format(value)
             names.append(f"{name} {value!r}")
             found = own if found is None else _both(found, own, names, field)
+    least = max(shortest for shortest, _ in lengths)
+    most = min((longest for _, longest in lengths if longest is not None), default=None)
+    limits({"minLength": least, "maxLength": most}, "Length", field)
     if found is None:
         return times(CHARACTER, least, most)
     longest = longest_text(found)
@@ -284,13 +292,13 @@ def _fraction(low: str, high: str | None, decimals: int) -> FormPart:
     """The end of a number, after its whole part: the decimals from `low` to `high`; None: to 9999…"""
     if not decimals:
         return NOTHING
-    point = JoinedParts((Literal("."), either(_decimals(low, high, decimals))))
+    point = JoinedParts((Literal("."), either(_digit_strings(low, high, 1, decimals))))
     return point if low else either([NOTHING, point])
 
 
-def _decimals(low: str, high: str | None, places: int) -> list[FormPart]:
-    """At least one decimal and at most `places`; those left out are 0."""
-    if not places:
+def _digit_strings(low: str, high: str | None, least: int, most: int) -> list[FormPart]:
+    """`least` to `most` digits, at least one, from `low` to `high` (None: 9999…) as decimals; digits left out are 0."""
+    if not most:
         return []
     first, last = int(low[:1] or 0), 9 if high is None else int(high[:1] or 0)
     ways: list[FormPart] = []
@@ -298,40 +306,25 @@ def _decimals(low: str, high: str | None, places: int) -> list[FormPart]:
         lowest = low[1:] if digit == first else ""
         highest = high[1:] if high is not None and digit == last else None
         if lowest or highest is not None:  # the others share their continuation
-            rest = _decimals(lowest, highest, places - 1)
-            ways.append(JoinedParts((Literal(str(digit)), either([*([] if lowest else [NOTHING]), *rest]))))
+            rest = _digit_strings(lowest, highest, least - 1, most - 1)
+            may_end = not lowest and least <= 1
+            ways.append(JoinedParts((Literal(str(digit)), either([*([NOTHING] if may_end else []), *rest]))))
     first += bool(low[1:])
     last -= high is not None
     if first <= last:
-        ways.append(JoinedParts((_digits(first, last), RepeatedPart(_digits(0, 9), 0, places - 1))))
+        ways.append(JoinedParts((_digits(first, last), RepeatedPart(_digits(0, 9), max(least - 1, 0), most - 1))))
     return ways
 
 
 def _whole(first: int, last: int) -> FormPart:
     """The natural numbers from `first` to `last`, by their number of digits."""
-    ways, low = [], first
+    ways, low = list[FormPart](), first
     while low <= last:
-        high = min(last, 10 ** len(str(low)) - 1)
-        ways.append(_same_length(str(low), str(high)))
+        size = len(str(low))
+        high = min(last, 10**size - 1)
+        end = None if high == 10**size - 1 else str(high)
+        ways += _digit_strings(str(low).rstrip("0"), end, size, size)
         low = high + 1
-    return either(ways)
-
-
-def _same_length(low: str, high: str) -> FormPart:
-    """Numbers of equal length: by their first digits, which are the lowest, the highest, or between."""
-    rest = len(low) - 1
-    if low[1:] == "0" * rest and high[1:] == "9" * rest:
-        some = _digits(int(low[:1] or 0), int(high[:1] or 0)) if low else NOTHING
-        return JoinedParts((some, RepeatedPart(_digits(0, 9), max(rest, 0), max(rest, 0))))
-    if low[0] == high[0]:
-        return JoinedParts((Literal(low[0]), _same_length(low[1:], high[1:])))
-    ways: list[FormPart] = [
-        JoinedParts((Literal(low[0]), _same_length(low[1:], "9" * rest))),
-        JoinedParts((Literal(high[0]), _same_length("0" * rest, high[1:]))),
-    ]
-    if int(high[0]) - int(low[0]) > 1:
-        between = _digits(int(low[0]) + 1, int(high[0]) - 1)
-        ways.append(JoinedParts((between, RepeatedPart(_digits(0, 9), rest, rest))))
     return either(ways)
 
 

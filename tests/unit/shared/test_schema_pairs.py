@@ -144,6 +144,17 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
             ['{"a":true,"b":null}', '{"a":false}', '{"a":false,"b":null}'],
             ['{"a":true}', "{}"],
         ),
+        ({"allOf": [{"contains": {"const": 1}, "minContains": 0}, {"contains": {"const": 1}}]}, ["[1]"], ["[]"]),
+        (
+            {
+                "type": ["object", "null"],
+                "required": ["k"],
+                "oneOf": [{"properties": {"k": {"const": kind}}} for kind in "ab"],
+            },
+            ['{"k":"a"}', '{"k":"b"}'],
+            ["null", '{"k":"c"}'],
+        ),
+        ({"pattern": "^(?=.{2,300}\\.?$)[a-z]+$"}, ['"ab"', f'"{"a" * 300}"'], ['"a"', f'"{"a" * 301}"']),
         ({"prefixItems": [{"const": 1}, {"const": 2}, False], "maxItems": 1}, ["[1]"], ["[1,2]"]),
         ({"enum": ["https://x.org/?a=b", "ab"], "format": "uri", "minLength": 3}, ['"https://x.org/?a=b"'], ['"ab"']),
         ({"properties": {"a": {}, "b": {}}, "propertyNames": {"not": {"const": "a"}}}, ['{"b":1}'], ['{"a":1}']),
