@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from os.path import commonprefix
 
 import numpy as np
 
@@ -31,14 +33,8 @@ class TokenTable:
         ends = set(end_ids)
         pairs = sorted((text, token) for token, text in enumerate(token_bytes) if text and token not in ends)
         texts = tuple(text for text, _ in pairs)
-        shared = (_common_bytes(a, b) for a, b in zip((b"", *texts), texts, strict=False))
+        shared = (len(commonprefix(neighbours)) for neighbours in pairwise((b"", *texts)))  # noqa: RUF071  (byte by byte)
         return cls(size, tuple(token for _, token in pairs), texts, tuple(shared), tuple(sorted(ends)))
-
-
-def _common_bytes(one: bytes, other: bytes) -> int:
-    """The bytes with which both begin."""
-    different = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(different, min(len(one), len(other)))
 
 
 @dataclass(frozen=True, slots=True)
