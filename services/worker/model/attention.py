@@ -171,16 +171,15 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Group], rows:
 
 
 def _regions(x: Tensor, start: int, length: int, count: int, distance: int) -> Tensor:
-    """Regions at equal distances, as a view. Shapes: x [S, K, D] -> [count, length, K, D]."""
+    """Regions at equal distances, as a view. Shapes: x [S, K, D] -> [count, K, length, D]."""
     row, head, each = x.stride()
-    return x.as_strided(
-        (count, length, *x.shape[1:]), (distance * row, row, head, each), x.storage_offset() + start * row
-    )
+    shape = count, x.shape[1], length, x.shape[2]
+    return x.as_strided(shape, (distance * row, head, row, each), x.storage_offset() + start * row)
 
 
 def _attend_equal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Shapes: q [n * L, H, D], k and v [n, S, K, D] -> [n * L, H, D]."""
-    q, k, v = (x.transpose(1, 2) for x in (q.view(len(k), -1, *q.shape[1:]), k, v))
+    """Shapes: q [n * L, H, D], k and v [n, K, S, D] -> [n * L, H, D]."""
+    q = q.view(len(k), -1, *q.shape[1:]).transpose(1, 2)
     attended = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
     return attended.transpose(1, 2).flatten(0, 1)
 
