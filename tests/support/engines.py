@@ -7,6 +7,7 @@ import pytest
 
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.offline_decoder import RequestTrace
 from services.worker.model.model_runner import ModelRunner, Runner
 from services.worker.patterns.pattern_cache import PatternSource
 from shared.arrays import unpack_int64
@@ -77,3 +78,19 @@ def assert_traces(decodes: list[Decode], cases: list[GoldenCase]) -> None:
         for own, step in zip(decode.confidences, case.steps, strict=True):
             known = dict(zip(step["cand_pos"], step["cand_conf"], strict=True))
             assert own == pytest.approx([known[p] for p in step["unmask_pos"]], abs=CONFIDENCE_ATOL), case.name
+
+
+def assert_trace(trace: RequestTrace, case: GoldenCase) -> None:
+    """As `assert_traces`, also of steps that change tokens."""
+    assert (trace.output_ids, trace.nfe) == (case.output, case.nfe), case.name
+    if case.edit_threshold is None:
+        assert [step.block for step in trace.steps] == [block for block, *_ in case.block_steps], case.name
+    for own, step in zip(trace.steps, case.steps, strict=True):
+        changed = dict(zip(step["unmask_pos"], step["unmask_id"], strict=True))
+        changed |= dict(zip(step.get("edit_pos", []), step.get("edit_id", []), strict=True))
+        known = dict(zip(step["cand_pos"], step["cand_conf"], strict=True))
+        known |= dict(zip(step.get("edit_cand_pos", []), step.get("edit_cand_conf", []), strict=True))
+        positions = sorted(changed)
+        assert [position + len(case.prompt) for position in own.positions] == positions, case.name
+        assert own.tokens == [changed[position] for position in positions], case.name
+        assert own.confidences == pytest.approx([known[p] for p in positions], abs=CONFIDENCE_ATOL), case.name
