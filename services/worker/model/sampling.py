@@ -49,8 +49,6 @@ def best_of(
     The confidence is the token's probability in the raw softmax (LLaDA), or with `after_temperature` in the softmax at
     the temperature (Dream), in both cases over all tokens: the floor does not change it.
     """
-    size = max(1, CHUNK_ELEMENTS // logits.shape[1])
-    chunks = [slice(start, start + size) for start in range(0, len(logits), size)]
     parts = [
         _best_of_rows(
             logits[chunk],
@@ -59,9 +57,15 @@ def best_of(
             None if floor is None else floor[chunk],
             after_temperature=after_temperature,
         )
-        for chunk in chunks
+        for chunk in row_chunks(len(logits), logits.shape[1])
     ]
     return torch.cat(parts, dim=1)
+
+
+def row_chunks(rows: int, columns: int) -> list[slice]:
+    """Rows of logits that are computed together."""
+    size = max(1, CHUNK_ELEMENTS // columns)
+    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 def combine_shards(best: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from services.worker.model.sampling import CHUNK_ELEMENTS, Vocabulary
+from services.worker.model.sampling import Vocabulary, row_chunks
 
 
 def top_logits(logits: Tensor, rows: Tensor, k: int, vocabulary: Vocabulary, temperature: Tensor | None) -> Tensor:
@@ -13,12 +13,8 @@ def top_logits(logits: Tensor, rows: Tensor, k: int, vocabulary: Vocabulary, tem
     Shapes: logits [R, V], rows int64 [A], temperature [R] -> float64 [2, A, k], descending; -inf if V is too small.
     Rows with a temperature above 0 are divided by it.
     """
-    size = max(1, CHUNK_ELEMENTS // logits.shape[1])
-    parts = [
-        _top_of_rows(logits, rows[start : start + size], k, vocabulary, temperature)
-        for start in range(0, len(rows), size)
-    ]
-    return torch.cat(parts, dim=1)
+    chunks = row_chunks(len(rows), logits.shape[1])
+    return torch.cat([_top_of_rows(logits, rows[chunk], k, vocabulary, temperature) for chunk in chunks], dim=1)
 
 
 def combine_top(top: Tensor, total: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.model.sampling import CHUNK_ELEMENTS
+from services.worker.model.sampling import row_chunks
 from shared.arrays import Bool
 
 
@@ -42,9 +42,7 @@ def lowest_logits(logits: Tensor, truncation: Truncation, mask_token_id: int) ->
     Shapes: logits [R, V], over the whole vocabulary -> float64 [R]; -inf in the rows that are not truncated.
     """
     lowest = torch.full((len(logits),), -torch.inf, dtype=torch.float64, device=logits.device)
-    size = max(1, CHUNK_ELEMENTS // logits.shape[1])
-    for start in range(0, len(truncation.rows), size):
-        chunk = slice(start, start + size)
+    for chunk in row_chunks(len(truncation.rows), logits.shape[1]):
         lowest[truncation.rows[chunk]] = _lowest_of_rows(logits, truncation, chunk, mask_token_id)
     return lowest
 
