@@ -420,37 +420,6 @@ def test_schemas_of_several_fields_share_the_limits() -> None:
     assert refused.value.field == "two.p49"
 
 
-@pytest.mark.parametrize(
-    ("schema", "accepted", "refused"),
-    [
-        ({"type": "string", "allOf": [{"maxLength": 3}, {"maxLength": 5}]}, ["", "abc"], ["abcd", "abcdef"]),
-        ({"type": "string", "allOf": [{"minLength": 2}, {"minLength": 1}]}, ["ab"], ["", "a"]),
-        ({"type": "integer", "allOf": [{"maximum": 9}, {"maximum": 40}]}, [9, -1], [10, 40]),
-        ({"type": "integer", "allOf": [{"minimum": 9}, {"minimum": 4}]}, [9, 100], [8, 4]),
-        ({"type": "integer", "allOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, [0, 6, 12], [2, 3, 4, 9]),
-        ({"type": "array", "allOf": [{"maxItems": 1}, {"maxItems": 2}]}, [[], [1]], [[1, 2]]),
-        ({"type": "object", "allOf": [{"maxProperties": 1}, {"maxProperties": 2}]}, [{}, {"a": 1}], [{"a": 1, "b": 1}]),
-        ({"allOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, [2], [1, 3]),
-        ({"allOf": [{"type": "integer"}, {"type": "number"}]}, [3], [1.5, "a"]),
-        ({"allOf": [{"type": ["number", "null"]}, {"type": "number"}]}, [3, 1.5], [None]),
-        (
-            {
-                "type": "object",
-                "propertyNames": {"pattern": "^a"},
-                "additionalProperties": False,
-                "patternProperties": {"^a": {"type": "integer"}, "^b": {"type": "null"}},
-            },
-            [{"a": 1}],
-            [{"b": None}],
-        ),
-    ],
-)
-def test_of_two_bounds_both_hold(schema: object, accepted: list[object], refused: list[object]) -> None:
-    automaton = automaton_of(schema_part(schema))
-    assert [value for value in accepted if not automaton.accepts(json.dumps(value))] == []
-    assert [value for value in refused if automaton.accepts(json.dumps(value))] == []
-
-
 def test_a_class_by_property_has_no_control_characters() -> None:
     automaton = automaton_of(schema_part({"type": "string", "pattern": r"^\P{L}$"}))
     assert [character for character in "~\x7f\x80é" if automaton.accepts(f'"{character}"')] == ["~", "\x80"]

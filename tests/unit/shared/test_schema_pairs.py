@@ -44,16 +44,21 @@ NUMBERS = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), BOUNDS),
     "multipleOf": st.sampled_from((1, 3, 0.01, 0.05, 0.5, 2.5, 7, 86400)),
 }
-ITEMS = st.sampled_from(({"type": "integer"}, {"type": "string", "maxLength": 300}, {"enum": [1, "a"]}, {}))
+ITEMS = st.sampled_from(
+    ({"type": "integer"}, {"type": "string", "maxLength": 300}, {"enum": [1, "a", "bc"], "maxLength": 1}, {})
+)
 ARRAYS = {
     "items": ITEMS,
     "prefixItems": st.lists(ITEMS, min_size=1, max_size=2),
     "minItems": st.sampled_from((0, 1, 2, 5)),
     "maxItems": st.sampled_from((1, 3, 40, 1000)),
     "contains": st.just({"const": 1}),
+    "maxContains": st.sampled_from((0, 1, 2)),
     "uniqueItems": st.booleans(),
 }
+CONDITIONS = ({"properties": {"ab": {"type": "null"}}}, {"required": ["x1"]}, {"properties": {"x1": {"const": "a"}}})
 OBJECTS = {
+    **dict.fromkeys(("if", "then", "else", "not"), st.sampled_from(CONDITIONS)),
     "properties": st.sampled_from(
         ({"ab": {"type": "null"}}, {"ab": {"type": "integer"}, "x1": {"type": "string"}}, {})
     ),
@@ -165,6 +170,26 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ),
         ({"oneOf": [{"type": "null"}, {"anyOf": [{"enum": [1]}, {"type": "string"}]}]}, ["null", "1", '"a"'], ["2"]),
         ({"type": ["string", "null"], "not": {"enum": ["a/b", None]}}, ['"a"', '"a/bc"'], ["null", '"a/b"', '"a\\/b"']),
+        ({"type": "string", "allOf": [{"maxLength": 3}, {"maxLength": 5}]}, ['""', '"abc"'], ['"abcd"', '"abcdef"']),
+        ({"type": "string", "allOf": [{"minLength": 2}, {"minLength": 1}]}, ['"ab"'], ['""', '"a"']),
+        ({"type": "integer", "allOf": [{"maximum": 9}, {"maximum": 40}]}, ["9", "-1"], ["10", "40"]),
+        ({"type": "integer", "allOf": [{"minimum": 9}, {"minimum": 4}]}, ["9", "100"], ["8", "4"]),
+        ({"type": "integer", "allOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, ["0", "6", "12"], ["2", "3", "4", "9"]),
+        ({"type": "array", "allOf": [{"maxItems": 1}, {"maxItems": 2}]}, ["[]", "[1]"], ["[1,2]"]),
+        ({"type": "object", "allOf": [{"maxProperties": n} for n in (1, 2)]}, ["{}", '{"a":1}'], ['{"a":1,"b":1}']),
+        ({"allOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, ["2"], ["1", "3"]),
+        ({"allOf": [{"type": "integer"}, {"type": "number"}]}, ["3"], ["1.5", '"a"']),
+        ({"allOf": [{"type": ["number", "null"]}, {"type": "number"}]}, ["3", "1.5"], ["null"]),
+        (
+            {
+                "type": "object",
+                "propertyNames": {"pattern": "^a"},
+                "additionalProperties": False,
+                "patternProperties": {"^a": {"type": "integer"}, "^b": {"type": "null"}},
+            },
+            ['{"a":1}'],
+            ['{"b":null}'],
+        ),
         ({"properties": {"a": {"pattern": "a(?<=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
     ],
 )  # fmt: skip
