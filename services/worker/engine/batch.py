@@ -98,8 +98,9 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     if parts[0].sequence.kv_start != NO_REGION:
         key_starts = np.array([part.sequence.kv_start for part in parts], dtype=np.int64)
         write_entries = positions + np.repeat(key_starts, lengths)
-    constrained, allowed = _allowed(parts, counts)
-    scored_rows, scored_tokens = _scored(parts, counts)
+    rows_of = slices_of(counts)
+    constrained, allowed = _allowed(parts, rows_of)
+    scored_rows, scored_tokens = _scored(parts, rows_of)
     batch = ForwardBatch(
         tokens=np.concatenate([part.sequence.canvas[part.start : part.stop] for part in parts]).astype(np.int64),
         positions=positions,
@@ -120,17 +121,17 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         top_logprobs=np.array([part.sequence.top_logprobs for part in parts], dtype=np.int64),
         constrained=constrained,
         allowed=allowed,
-        changes=_changes(parts, counts, config),
+        changes=_changes(parts, rows_of, config),
         scored_rows=scored_rows,
         scored_tokens=scored_tokens,
     )
     return with_drafts(batch, parts, [len(own) for own in spans]) if config.canvas else batch
 
 
-def _changes(parts: Sequence[Part], counts: Int64, config: ModelConfig) -> list[LogitChanges]:
+def _changes(parts: Sequence[Part], rows_of: Sequence[slice], config: ModelConfig) -> list[LogitChanges]:
     """Those of the requests with penalties or a bias. Tokens that end the text do not count as written."""
     found = []
-    for part, rows in zip(parts, slices_of(counts), strict=True):
+    for part, rows in zip(parts, rows_of, strict=True):
         sequence = part.sequence
         if sequence.changes is not None:
             uncounted = np.append(sequence.end_ids, (config.mask_token_id, config.eos_token_id))
@@ -139,10 +140,10 @@ def _changes(parts: Sequence[Part], counts: Int64, config: ModelConfig) -> list[
     return found
 
 
-def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:
+def _scored(parts: Sequence[Part], rows_of: Sequence[slice]) -> tuple[Int64, Int64]:
     """By request, and by possible label: the label's tokens within the block, then all end tokens behind it."""
     rows, tokens = [NONE], [NONE]
-    for part, own_rows in zip(parts, slices_of(counts), strict=True):
+    for part, own_rows in zip(parts, rows_of, strict=True):
         if not part.sequence.choices:
             continue
         sequence, (start, stop) = part.sequence, part.sequence.output_range(part.block)
@@ -153,14 +154,14 @@ def _scored(parts: Sequence[Part], counts: Int64) -> tuple[Int64, Int64]:
     return np.concatenate(rows).astype(np.int64), np.concatenate(tokens).astype(np.int64)
 
 
-def _allowed(parts: Sequence[Part], counts: Int64) -> tuple[Int64, UInt8]:
+def _allowed(parts: Sequence[Part], rows_of: Sequence[slice]) -> tuple[Int64, UInt8]:
     """The candidates of requests with a pattern, and the tokens allowed there. Shapes: [A], [A, ceil(V / 8)]."""
     rows, bits = [], []
     constraints = [part.sequence.constraint for part in parts]
     for constraint in constraints:
         if constraint is not None:
             constraint.begin_step()
-    for part, constraint, own in zip(parts, constraints, slices_of(counts), strict=True):
+    for part, constraint, own in zip(parts, constraints, rows_of, strict=True):
         if constraint is not None:
             rows.append(np.arange(own.start, own.stop))
             allowed = constraint.allowed(part.sequence.output, *part.sequence.output_range(part.block))

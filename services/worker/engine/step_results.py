@@ -1,7 +1,8 @@
 """Writes predicted tokens to the canvases, and builds the message about them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -98,7 +99,7 @@ class IterationResult:
         )
 
 
-@dataclass(slots=True)
+@dataclass
 class RanBatch:
     """A batch with its predictions, for the readers of these."""
 
@@ -111,10 +112,10 @@ class RanBatch:
     outcome: StepOutcome = NO_OUTCOME  # likewise
     drafts: Sequence[CanvasDraft] = ()  # of the parts, once `read_drafts` has run; empty: no canvases
 
-    @property
-    def rows(self) -> Iterator[tuple[Part, slice]]:
+    @cached_property
+    def rows(self) -> list[tuple[Part, slice]]:
         """Each part with its candidates' indices."""
-        return zip(self.parts, slices_of(self.batch.counts), strict=True)
+        return list(zip(self.parts, slices_of(self.batch.counts), strict=True))
 
 
 def choose_tokens(ran: RanBatch) -> None:
