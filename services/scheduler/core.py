@@ -171,7 +171,7 @@ class SchedulerCore:
     def _estimate_added(self, now_s: float) -> None:
         """Estimate the steps of the requests that this cycle has added, together: a backlog has thousands."""
         if self._added:
-            rows, self._added = np.array(self._added), []
+            rows, self._added = np.array(list(dict.fromkeys(self._added))), []  # a cancelled one's row is used again
             rows = rows[self.table.ticket[rows] != 0]  # the others are cancelled already
             self.estimates.use_one_shot(rows)
             self._accept(rows, now_s)

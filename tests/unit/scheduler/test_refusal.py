@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.algorithms.refusal import MAX_RETRY_S, OPTIMISTIC_SHARE, UNCONFIRMED_FACTOR
-from services.scheduler.events import Command, FinishRequest, RequestArrived, SendProgress
+from services.scheduler.events import Command, FinishRequest, RequestArrived, RequestCancelled, SendProgress
 from services.scheduler.registry import POLICIES
 from services.scheduler.state.observations import CONFIRMED_AFTER
 from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus
@@ -87,6 +87,12 @@ def test_requests_of_lower_priority_and_later_ones_are_not_ahead() -> None:
     cell = shedding("fixed")
     cell.send(*[arrival(f"o{i}", slo_s=600.0) for i in range(40)])
     assert refused(cell.send(request("r", 10.0)))
+
+
+def test_a_request_in_the_row_of_one_cancelled_in_the_same_cycle_is_refused_once() -> None:
+    commands = shedding().send(request("gone", 60.0), RequestCancelled("gone"), request("short", 0.001))
+    assert refused(commands) == {"short": MAX_RETRY_S}
+    assert sum(isinstance(command, FinishRequest) for command in commands) == 2
 
 
 def test_a_request_that_waited_long_or_allows_no_refusal_is_accepted() -> None:
