@@ -2,6 +2,7 @@
 instances, with an event for each step sent and each result received. The worker's span is below `run`."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -57,10 +58,11 @@ class ScheduleSpans:
         """Record the results of steps."""
         if not self._running:
             return
-        columns = (unpack_int64(results.tickets), unpack_int32(results.steps), unpack_int32(results.counts))
-        for ticket, step, count in zip(*(each.tolist() for each in columns), strict=True):
-            if ticket in self._running:
-                self._note("result", ticket, step, {"dilaserve.unmasked": count})
+        with suppress(ValueError):  # malformed results, which the core refuses
+            columns = (unpack_int64(results.tickets), unpack_int32(results.steps), unpack_int32(results.counts))
+            for ticket, step, count in zip(*(each.tolist() for each in columns), strict=True):
+                if ticket in self._running:
+                    self._note("result", ticket, step, {"dilaserve.unmasked": count})
 
     def _run_on(self, instance_id: str, state: RequestState) -> RequestState:
         """End the span `run` on another instance, and start that on this one. Returns: the state in this trace."""

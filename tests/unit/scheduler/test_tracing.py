@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -75,6 +76,16 @@ def test_each_instance_continues_the_trace_below_the_scheduler(ended: InMemorySp
         [(event.name, (event.attributes or {})["dilaserve.step"]) for event in span.events] for span in (on_a, on_b)
     ]
     assert events == [[("step", 0), ("result", 0), ("step", 1)], [("step", 1), ("result", 1)]]
+
+
+@pytest.mark.parametrize("column", ["tickets", "steps", "counts"])
+def test_malformed_results_end_neither_the_scheduler_nor_the_trace(ended: InMemorySpanExporter, column: str) -> None:
+    spans, arrived = tracing.ScheduleSpans(), replace(arrival("r"), trace=TRACE)
+    spans.arrived(arrived)
+    spans.sent("a-1", jobs(1, 0, is_new=True))
+    spans.received(msgspec.structs.replace(result(1, 0), **{column: b"odd"}))
+    spans.finished(finish(arrived))
+    assert [span.name for span in ended.get_finished_spans()] == ["run", "schedule"]
 
 
 def test_a_request_without_a_trace_and_one_without_a_collector_are_sent_as_they_are() -> None:
