@@ -286,6 +286,23 @@ async def test_a_waiting_request_whose_message_is_lost_fails_unless_it_has_an_ou
     assert kept == finished
 
 
+async def test_a_waiting_request_is_lost_if_its_deleted_stream_has_another_in_its_place(
+    bus: Bus, text: TextModel
+) -> None:
+    async with receiving(bus, text, max_held=1) as intake:
+        for name in ("first", "lost"):
+            await intake.send(name)
+        first = await intake.arrived()
+        await intake.until_waiting(1)
+        await bus.js.delete_stream(bus.subjects.stream("REQUESTS"))
+        await bus.set_up()
+        for name in ("new", "other"):
+            await intake.send(name)
+        await intake.until_waiting(3)
+        intake.finish(first)
+        assert await intake.status("lost") is OutcomeStatus.FAILED
+
+
 @pytest.mark.parametrize("is_same_scheduler", [True, False])
 async def test_a_lost_request_that_is_sent_again_is_served(
     bus: Bus, text: TextModel, *, is_same_scheduler: bool

@@ -67,7 +67,7 @@ class RequestPreparer:
         Raises: BadInput if the model cannot serve the request; RequestLost.
         """
         delivery, arrival = waiting.delivery, waiting.arrival
-        message = message or await self._read(delivery.sequence)
+        message = message or await self._read(waiting)
         check_for_canvases(message.request, self._text.card)
         edit_threshold = edit_threshold_for(message.request, self._text.card, self._edit_threshold)
         version = min(self._worker_versions(), default=VERSION)
@@ -101,18 +101,21 @@ class RequestPreparer:
             checkpoint=checkpoint,
         )
 
-    async def _read(self, sequence: int) -> RequestMessage:
-        """The message at `sequence` of the stream. Raises: BadInput if it is invalid; RequestLost."""
+    async def _read(self, waiting: WaitingRequest) -> RequestMessage:
+        """The message of a request, from the stream. Raises: BadInput if it is invalid; RequestLost."""
+        stream, sequence = self._bus.subjects.stream("REQUESTS"), waiting.delivery.sequence
 
         async def read() -> RequestMessage:
             with bus_errors("read a request"):
                 try:
-                    stored = await self._bus.js.get_msg(self._bus.subjects.stream("REQUESTS"), seq=sequence)
+                    stored = await self._bus.js.get_msg(stream, seq=sequence)
                 except NotFoundError as error:
                     if error.err_code != NO_MESSAGE:
                         raise
                     raise RequestLost from error
             request = decode_request(stored.subject or "", stored.data or b"")
+            if request.request_id != waiting.request_id:  # the stream was deleted, and counts from 1 again
+                raise RequestLost
             if isinstance(request, InvalidRequest):
                 raise request.error
             return RequestMessage(request, stored.headers)
