@@ -40,6 +40,9 @@ class SchedulerSettings(ServiceSettings, frozen=True, kw_only=True):
     control_tokens_in_messages: bool = False  # read control tokens in messages, which can then forge turns
     stop_at_eos: bool = True  # skip the blocks after the one that holds the end of text
 
+    def __post_init__(self) -> None:
+        _ = self.weight_of_key  # reports a wrong weight before the start
+
     @property
     def policy_name(self) -> str:
         """The policy, by default the default one."""
