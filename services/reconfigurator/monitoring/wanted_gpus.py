@@ -49,11 +49,12 @@ class WantedGpus:
         until_s = self._clock.now_s()
         requests, threshold_uses = await read_window(self._engine, until_s - window_s, until_s)
         instances = self._instances.instances()
+        self._profile = await fill_missing_profiles(self._profile, instances, self._engine)
         context = PlanningContext(
             requests=requests,
             threshold_uses=threshold_uses,
             trigger=PlanTrigger(window_s),
-            profile=await fill_missing_profiles(self._profile, instances, self._engine),
+            profile=self._profile,
             block_length=max((instance.model.block_length for instance in instances), default=0),
         )
         return await run_in_process(self._planner.wanted_gpus, context, self._min_threshold)

@@ -19,13 +19,16 @@ from services.reconfigurator.schedule import PlanSchedule
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
+from shared.bus.codec import encode
 from shared.bus.instance_watch import InstanceWatch
 from shared.bus.plan_history import read_plans
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import Arrival
+from shared.profile import LatencyProfile
 from shared.tasks import during
+from tests.builders import instance
 from tests.support.postgres import PostgresServer
 from tests.support.registering_launcher import RegisteringLauncher
 from tests.support.waiting import eventually, reached, until
@@ -149,10 +152,15 @@ async def test_a_transition_continues_after_a_decision_to_stay(cell: Cell) -> No
 
 async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> None:
     metrics = ReconfiguratorMetrics()
-    wanted = WantedGpus(BusClock(), cell.engine, cell.instances, PLANNER, PROFILE, metrics, 0.9)
+    wanted = WantedGpus(BusClock(), cell.engine, cell.instances, PLANNER, LatencyProfile(), metrics, 0.9)
     await cell.arrive(60, latest_s=5.0, over_s=10.0)
+    bucket = await cell.bus.bucket(cell.bus.subjects.instances_bucket)
+    await bucket.put("b-1", encode(instance("b-1", profile=PROFILE.to_csv())))
     async with during(wanted.run(0.1, 60.0)):
         await reached(lambda: (metrics.registry.get_sample_value(f"{NAME}_wanted_gpus") or 0.0) >= 1, WAIT_S)
+    await cell.launcher.lose(LARGE)
+    await reached(lambda: not cell.instances.instances(), WAIT_S)
+    assert await wanted.count(60.0), "the costs stay known when no instance is left"
 
 
 async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -> None:
