@@ -44,7 +44,7 @@ class PlanTraces:
                 at_s += stage_s or 0.0
                 stage.end(as_ns(at_s))
         decide.end(as_ns(end_s))
-        return replace(record, traceparent=carrier[CONTEXT])
+        return replace(record, traceparent=carrier.get(CONTEXT, ""))  # OTEL_PROPAGATORS may name another form
 
     def ended(self, record: PlanRecord) -> None:
         """Record the actions of a decision that changes nothing more."""

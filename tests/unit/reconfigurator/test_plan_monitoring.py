@@ -1,6 +1,8 @@
 """The metrics and the trace of a plan."""
 
 from msgspec.structs import replace
+from opentelemetry import propagate
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.reconfigurator.metrics import NAME, ReconfiguratorMetrics
@@ -87,6 +89,15 @@ def test_a_plan_that_another_reconfigurator_continues_stays_in_its_trace() -> No
     spans = exporter.get_finished_spans()
     assert len(spans) == 6
     assert {f"{span.context.trace_id:032x}" for span in spans} == {record.traceparent.split("-")[1]}
+
+
+def test_a_plan_is_decided_where_contexts_are_not_passed_on() -> None:
+    usual = propagate.get_global_textmap()
+    propagate.set_global_textmap(CompositePropagator([]))  # as by OTEL_PROPAGATORS=none
+    try:
+        assert traced()[0].decided(RECORD) == RECORD
+    finally:
+        propagate.set_global_textmap(usual)
 
 
 def test_without_a_collector_a_plan_has_no_trace() -> None:
