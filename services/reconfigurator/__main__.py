@@ -92,7 +92,7 @@ async def plan(bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, 
         await run_together(background)
         return
     launcher = make_launcher(bus, settings, planner.nodes)
-    executor = Executor(bus, launcher, instances, settings)
+    executor = Executor(bus, watch.clock, launcher, instances, settings)
     controller = ReconfigurationController(
         bus, watch.clock, engine, launcher, instances, executor, planner, profile, metrics
     )

@@ -6,7 +6,6 @@ left half-way, and the new plan starts from the instances that exist.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
@@ -24,6 +23,7 @@ from services.reconfigurator.execution.transition import (
 )
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, Instance, InstanceState
@@ -43,9 +43,10 @@ class Executor:
     """Brings the cluster to one target after another."""
 
     def __init__(
-        self, bus: Bus, launcher: Launcher, instances: InstanceWatch, settings: ReconfiguratorSettings
+        self, bus: Bus, clock: BusClock, launcher: Launcher, instances: InstanceWatch, settings: ReconfiguratorSettings
     ) -> None:
         self._bus = bus
+        self._clock = clock
         self._launcher = launcher
         self._instances = instances
         self._settings = settings
@@ -70,7 +71,7 @@ class Executor:
     async def run(self, record: PlanRecord, report: Report) -> None:
         """Carry out a plan, some of which may be done already, or until it has to give way. `report` receives the
         record after every event; after a cancellation, run again with the record reported last."""
-        run = self._run = _Run(record, report)
+        run = self._run = _Run(record, report, self._clock)
         try:
             while await retry(partial(self._step, run)):
                 pass
@@ -185,7 +186,7 @@ class Executor:
 class _Run:
     """A plan in progress."""
 
-    def __init__(self, record: PlanRecord, report: Report) -> None:
+    def __init__(self, record: PlanRecord, report: Report, clock: BusClock) -> None:
         self.record = record
         self.failed: set[InstanceSpec] = set()
         self.launched: set[InstanceSpec] = set()  # of which no event states that they serve
@@ -195,6 +196,7 @@ class _Run:
         self.gives_way = False
         self._nodes: Collection[str] | None = None  # the nodes that are available; None: not known yet
         self._report = report
+        self._clock = clock
 
     @property
     def target(self) -> list[InstanceSpec]:
@@ -218,7 +220,7 @@ class _Run:
 
     async def report(self, text: str, state: PlanState = PlanState.RUNNING) -> None:
         """Add an event to the record and report it."""
-        now_s = time.time()
+        now_s = self._clock.now_s()
         log.info(text, plan=self.record.plan_id)
         events = [*self.record.events, PlanEvent(at_s=now_s, text=text)]
         ended_s = None if state is PlanState.RUNNING else now_s

@@ -61,7 +61,7 @@ class Cell:
             self.engine,
             launcher,
             self.instances,
-            Executor(bus, launcher, self.instances, settings),
+            Executor(bus, BusClock(), launcher, self.instances, settings),
             PLANNER,
             PROFILE,
             ReconfiguratorMetrics(),
