@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,17 +36,17 @@ class Lengths:
 def sharegpt_lengths(data: Path = DATA) -> Lengths:
     """ShareGPT's lengths. Raises: BadInput for a missing or damaged file."""
     path = data / "sharegpt_lengths.csv.gz"
-    rows = list(rows_of(path))
-    return Lengths(_column(rows, "prompt_tokens"), _column(rows, "output_tokens"), str(path))
+    prompts, outputs = _columns(path, list(rows_of(path)), "prompt_tokens", "output_tokens")
+    return Lengths(prompts, outputs, str(path))
 
 
 def benchmark_lengths(name: str, data: Path = DATA) -> Lengths:
     """The lengths of one of BENCHMARKS. Raises: BadInput for a missing or damaged file."""
     path = data / "benchmark_prompt_lengths.csv.gz"
-    rows = [row for row in rows_of(path) if row["benchmark"] == BENCHMARKS[name]]
+    rows = [row for row in rows_of(path) if row.get("benchmark") == BENCHMARKS[name]]
+    prompts, samples = _columns(path, rows, "prompt_tokens", "sample")
     if name == "mbpp":
-        rows = [row for row in rows if int(row["sample"]) not in MBPP_TEST_IDS]
-    prompts = _column(rows, "prompt_tokens")
+        prompts = prompts[~np.isin(samples, MBPP_TEST_IDS)]
     return Lengths(prompts, np.full(len(prompts), BENCHMARK_OUTPUT), str(path))
 
 
@@ -54,9 +55,16 @@ def rows_of(path: Path) -> Iterator[Mapping[str, str]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             yield from csv.DictReader(file)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise BadInput(f"cannot read {path}: {error}", "data") from None
 
 
-def _column(rows: list[Mapping[str, str]], name: str) -> Int64:
-    return np.array([int(row[name]) for row in rows], dtype=np.int64)
+def _columns(path: Path, rows: list[Mapping[str, str]], *names: str) -> list[Int64]:
+    """Raises: BadInput without rows, or if one lacks a number in one of these columns."""
+    try:
+        columns = [np.array([int(row[name]) for row in rows], dtype=np.int64) for name in names]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"{path}: a row lacks a number in {' or '.join(names)}: {error!r}", "data") from None
+    if not rows:
+        raise BadInput(f"{path} has no rows of this workload", "data")
+    return columns

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.api_keys import MAX_PRIORITY
 from shared.arrays import Float64, Int64
 from shared.errors import BadInput
 from shared.messages.requests import MAX_KEY_LENGTH
@@ -127,6 +128,8 @@ def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Ro
         raise BadInput(f"line {line}: arrival_s counts from the start of the trace, at most {MAX_ARRIVAL_S:.0f}")
     if max(prompt, output) > MAX_TOKENS:
         raise BadInput(f"line {line}: prompt_tokens and output_tokens may be at most {MAX_TOKENS}")
+    if abs(priority) > MAX_PRIORITY:
+        raise BadInput(f"line {line}: priority must be from -{MAX_PRIORITY} to {MAX_PRIORITY}")
     key = row.get("key") or ""
     if len(key) > MAX_KEY_LENGTH:
         raise BadInput(f"line {line}: key may have at most {MAX_KEY_LENGTH} characters")

@@ -1,5 +1,6 @@
 """Arrival traces."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,26 @@ def test_benchmarks_have_the_papers_samples(name: str, samples: int) -> None:
     assert set(lengths.output_tokens.tolist()) == {256}
 
 
-def test_a_directory_without_the_lengths_is_refused_by_the_missing_files_name(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"cannot read .*sharegpt_lengths\.csv\.gz"):
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (None, "cannot read .*"),
+        (
+            "prompt_tokens\n5\n",
+            r".*: a row lacks a number in prompt_tokens or output_tokens: KeyError\('output_tokens'\)",
+        ),
+        ("prompt_tokens,output_tokens\n5,x\n", ".*: a row lacks a number in .*'x'"),
+        ("prompt_tokens,output_tokens\n5\n", ".*: a row lacks a number in "),
+        ("prompt_tokens,output_tokens\n", ".* has no rows"),
+    ],
+)
+def test_missing_or_damaged_lengths_are_refused_by_the_files_name(tmp_path: Path, text: str | None, error: str) -> None:
+    path = tmp_path / "sharegpt_lengths.csv.gz"
+    if text is not None:
+        path.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(BadInput, match=error) as refused:
         sharegpt_lengths(tmp_path)
+    assert str(path) in refused.value.message
 
 
 def test_a_constant_rate_runs_every_sample_the_given_number_of_times() -> None:
@@ -62,6 +80,7 @@ def test_the_requests_of_a_trace_keep_their_keys(tmp_path: Path) -> None:
         ("arrival_s,prompt_tokens,output_tokens\n1,2,3\n-1,2,3\n", "line 3"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,99999999999999999999\n", "line 2"),
         ("arrival_s,prompt_tokens,output_tokens\n1700000000,2,3\n", "from the start of the trace"),
+        ("arrival_s,prompt_tokens,output_tokens,priority\n1,2,3,3000000000\n", "from -100 to 100"),
         (f"arrival_s,prompt_tokens,output_tokens,key\n1,2,3,{'k' * 65}\n", "at most 64 characters"),
         ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
     ],
