@@ -28,10 +28,10 @@ def level_at(booked: float, lowest: float, highest: float) -> float:
     return float(levels_at(np.array([booked]), lowest, highest)[0])
 
 
-def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64) -> Float64:
+def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64 | float) -> Float64:
     """The steps left at each request's threshold, interpolated between the candidates, and constant beyond them.
 
-    Shapes: steps_left [n, c], thresholds [n] -> [n].
+    Shapes: steps_left [n, c], thresholds [n] or one for all -> [n].
     """
     last = len(candidates) - 1
     if not last:
@@ -40,7 +40,7 @@ def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64) -> F
     above = np.minimum(np.maximum(candidates.searchsorted(thresholds), 1), last)
     low, high = candidates[above - 1], candidates[above]
     share = np.minimum(np.maximum((thresholds - low) / (high - low), 0.0), 1.0)
-    each = np.arange(len(thresholds))
+    each = np.arange(len(steps_left))
     lower = steps_left[each, above - 1]
     steps: Float64 = lower + share * (steps_left[each, above] - lower)
     return steps

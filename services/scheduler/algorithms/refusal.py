@@ -59,11 +59,11 @@ def _alone_seconds(
     steps = np.maximum(OPTIMISTIC_SHARE * steps, np.minimum(steps, 1.0))
     recompute_steps = np.minimum(recompute_steps, steps)
     best_s = np.full(len(rows), np.inf)
-    blocks, keys = table.block_length[rows], table.cache_keys(rows)
+    blocks, whole = table.block_length[rows], table.recompute_tokens(rows)
     for index in fleet.open.nonzero()[0].tolist():
         at = np.full(len(rows), index)
-        recompute_s = fleet.recompute_latency_s(at, table.recompute_tokens(rows))
-        cache_s = fleet.iteration_seconds(at, cache_tokens=blocks, cache_keys=keys)
+        recompute_s = fleet.recompute_latency_s(at, whole)
+        cache_s = fleet.iteration_seconds(at, cache_tokens=blocks, cache_keys=whole)
         own_s = (steps - recompute_steps) * cache_s + recompute_steps * recompute_s
         best_s = np.minimum(best_s, own_s * scale[index])
     return best_s

@@ -52,20 +52,20 @@ def _amounts(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table:
     if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
         blocks = cache_steps + table.blocks_left[rows] - 1
     cached, recomputed = table.block_length[rows], table.recompute_tokens(rows)
-    return np.stack([blocks * cached, cache_steps * table.cache_keys(rows), recompute_steps * recomputed])
+    return np.stack([blocks * cached, cache_steps * recomputed, recompute_steps * recomputed])
 
 
 def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
     """The busy-seconds of one of each of `_amounts`, in a batch of the assumed size. Shapes: -> [3, k]."""
     room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / table.tokens[rows].mean())
     batch = np.maximum(BATCH_SHARE * room, 1.0)
-    recompute_tokens = batch * table.recompute_tokens(rows).mean()
+    keys = recompute_tokens = batch * table.recompute_tokens(rows).mean()
     if not table.pipeline.caching:
         recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
         none = np.zeros(len(instances))
         return np.stack([none, none, recompute_s / recompute_tokens])
-    recompute_tokens *= np.maximum(RECOMPUTE_BATCH_SHARE, 1 / batch)
-    tokens, keys = batch * table.block_length[rows].mean(), batch * table.cache_keys(rows).mean()
+    recompute_tokens = keys * np.maximum(RECOMPUTE_BATCH_SHARE, 1 / batch)
+    tokens = batch * table.block_length[rows].mean()
     cache_s = fleet.iteration_seconds(instances, cache_tokens=tokens, cache_keys=keys)
     recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
     both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
@@ -78,10 +78,9 @@ class BatchLatency:
     """Seconds of an iteration of several mean requests, of which `recompute_share` recompute, on every instance."""
 
     fleet: Fleet
-    tokens: float  # fed by a recompute step
+    tokens: float  # fed by a recompute step, and the keys of a cache step
     block_length: float
     recompute_share: float
-    keys: float = 0.0  # of a cache step
 
     def seconds(self, instances: Int32 | Int64, requests: Int32 | Int64) -> Float64:
         """The mean latency with this number of requests. Shapes: [n], [n] -> [n]."""
@@ -89,7 +88,7 @@ class BatchLatency:
         cached = requests - recomputing
         fleet, recompute_tokens = self.fleet, np.maximum(recomputing, 1.0) * self.tokens
         cache_s = fleet.iteration_seconds(
-            instances, cache_tokens=cached * self.block_length, cache_keys=cached * self.keys
+            instances, cache_tokens=cached * self.block_length, cache_keys=cached * self.tokens
         )
         recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
         both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])

@@ -26,6 +26,6 @@ def _booked_share(core: SchedulerCore) -> float:
     rows = table.ticket.nonzero()[0]
     if not len(rows):
         return 0.0
-    priced_at = np.full(len(rows), candidates[0] + PRICED_AT * (candidates[-1] - candidates[0]))
+    priced_at = candidates[0] + PRICED_AT * (candidates[-1] - candidates[0])
     steps, recompute_steps = (steps_at(left, candidates, priced_at) for left in core.estimates.remaining(rows))
     return float(booked_shares(rows, steps - recompute_steps, recompute_steps, table, core.fleet).sum())

@@ -61,7 +61,7 @@ class DiLaServePolicy(AdaptivePolicy):
         rows = table.ticket.nonzero()[0]
         overloaded, self._booked = self._overloaded, 0.0
         if len(rows):
-            priced_at = np.full(len(rows), lowest + PRICED_AT * (highest - lowest))
+            priced_at = lowest + PRICED_AT * (highest - lowest)
             steps_left, recompute_left = self.estimates.remaining(rows)
             table.least_steps[rows] = steps_at(steps_left, self.candidates, table.min_threshold[rows])
             steps, recompute_steps = (
@@ -69,8 +69,7 @@ class DiLaServePolicy(AdaptivePolicy):
             )
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
-            keys = float(table.cache_keys(rows).mean())
-            self._latency = BatchLatency(fleet, tokens, block_length, recompute_share, keys)
+            self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
             least_s = least_seconds(rows, self._latency, table, fleet, overloaded=overloaded)
             plan_slos(rows, least_s, table, now_s)
             booked = booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet)

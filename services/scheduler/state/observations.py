@@ -45,11 +45,11 @@ def _observe_costs(table: RequestTable, fleet: Fleet, rows: Int64, latency_s: Fl
     steps = np.bincount(instances)
     seen = steps.nonzero()[0]
     recomputes = table.pipeline.kind[rows] == RECOMPUTE
-    keys = table.cache_keys(rows)
+    whole = table.recompute_tokens(rows)
     predicted_s = fleet.iteration_seconds(
         seen,
         cache_tokens=np.bincount(instances, table.cache_tokens(rows) * ~recomputes)[seen],
-        recompute_tokens=np.bincount(instances, (table.recompute_tokens(rows) - cached) * recomputes)[seen],
-        cache_keys=np.bincount(instances, keys * ~recomputes)[seen],
+        recompute_tokens=np.bincount(instances, (whole - cached) * recomputes)[seen],
+        cache_keys=np.bincount(instances, whole * ~recomputes)[seen],
     )
     fleet.observe(seen, np.bincount(instances, latency_s)[seen] / steps[seen], predicted_s)

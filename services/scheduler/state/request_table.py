@@ -290,7 +290,8 @@ class RequestTable(Columns):
         return following - self.block_offset[rows]
 
     def recompute_tokens(self, rows: Int64) -> Int64:
-        """The tokens that a recompute step of each feeds. Shapes: [n] -> [n]."""
+        """The tokens that a recompute step of each feeds, and the keys that a step with the cache attends to.
+        Shapes: [n] -> [n]."""
         return self.text_end(rows) if self.pipeline.exact else self.tokens[rows]
 
     def cache_tokens(self, rows: Int64) -> Int32:
@@ -300,10 +301,6 @@ class RequestTable(Columns):
             return self.block_length[rows]
         follows: Int32 = self.block_length[rows] * (1 + (self.begins_block(rows) & (self.block[rows] > 0)))
         return follows
-
-    def cache_keys(self, rows: Int64) -> Int64:
-        """The keys that a step of each with the cache attends to. Shapes: [n] -> [n]."""
-        return self.recompute_tokens(rows)  # all that a recompute step feeds
 
     def page_names(self, row: int, prefixes: PrefixIndex) -> list[bytes]:
         """The names of the pages of its text before the current block; none if no instance has a prefix cache."""
