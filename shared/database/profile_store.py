@@ -6,11 +6,10 @@ The table of earlier versions has one row per kind and batch size; a second one 
 from datetime import UTC, datetime
 
 from sqlalchemy import delete, insert, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from shared.database.errors import database_errors
 from shared.database.schema import MeasuredLatencyRow, ProfileRow
-from shared.errors import RetryLater
 from shared.messages.steps import StepKind
 from shared.profile import MIXED, LatencyProfile, MeasuredLatency, RowKind, kind_name
 
@@ -32,14 +31,12 @@ async def save_profile(engine: AsyncEngine, model: str, device: str, profile: La
         | {"context_tokens": row.context_tokens, "recompute_tokens": row.recompute_tokens}
         for row in profile.rows
     ]
-    try:
+    with database_errors():
         async with engine.begin() as connection:
             for table, values in ((ProfileRow, points), (MeasuredLatencyRow, rows)):
                 known = (table.model == model, table.device == device, table.tp.in_(profile.tp_degrees))
                 await connection.execute(delete(table).where(*known))
                 await connection.execute(insert(table), values)
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
-        raise RetryLater(f"Postgres is unavailable: {error!r}") from error
 
 
 async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyProfile | None:
@@ -48,11 +45,9 @@ async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyP
     rows = select(MeasuredLatencyRow.__table__).where(
         MeasuredLatencyRow.model == model, MeasuredLatencyRow.device == device
     )
-    try:
+    with database_errors():
         async with engine.connect() as connection:
             old, measured = (await connection.execute(points)).all(), (await connection.execute(rows)).all()
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
-        raise RetryLater(f"Postgres is unavailable: {error!r}") from error
     measured_at = {row.tp: row.measured_at for row in old}
     found = [row for row in measured if measured_at.get(row.tp) == row.measured_at]
     complete = {row.tp for row in found}

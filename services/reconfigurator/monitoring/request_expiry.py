@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.monitoring.database_errors import database_errors
+from shared.database.errors import database_errors
 from shared.database.schema import RequestRow
 from shared.errors import RetryLater
 from shared.tasks import pause

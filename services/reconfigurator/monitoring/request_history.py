@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.monitoring.database_errors import database_errors
 from services.reconfigurator.planning.workload_stats import RequestSample
+from shared.database.errors import database_errors
 from shared.database.schema import RequestRow
 from shared.messages.requests import OutcomeStatus, ThresholdUse
 

@@ -22,7 +22,6 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring.database_errors import database_errors, refused_rows
 from services.reconfigurator.monitoring.database_rows import Row, arrival_row, outcome_row, plan_row
 from services.reconfigurator.monitoring.request_expiry import expire_requests
 from shared.bus.client import Bus
@@ -30,6 +29,7 @@ from shared.bus.codec import decode
 from shared.bus.errors import bus_errors
 from shared.bus.settlement import acknowledge, discard
 from shared.bus.subjects import monitor_consumer
+from shared.database.errors import database_errors, refused_rows
 from shared.database.schema import Base, PlanRow, RequestRow, upgrade
 from shared.errors import BadInput, RetryLater
 from shared.messages.plans import PlanRecord
