@@ -1,12 +1,15 @@
-"""Keeps the streams of the cell: sets lost ones up again, and reports step messages that were lost."""
+"""Keeps the streams of the cell: sets lost ones up again, and reports step messages that were lost.
+
+The streams of step messages are in memory, and have no acknowledgement. A server that restarts without the other copies
+of a stream brings it back empty. While a cluster has no leader for a stream, its messages are dropped.
+"""
 
 from collections.abc import Awaitable, Callable
 
 import structlog
 
-from services.scheduler.io.step_streams import StepStreams
 from shared.bus.client import Bus
-from shared.bus.watch import Look
+from shared.bus.watch import Look, StreamState
 
 log = structlog.get_logger(__name__)
 
@@ -18,13 +21,26 @@ class KeptStreams:
         """`set_up()` creates what is missing of the cell, also after a partial set-up."""
         self._set_up = set_up
         self._on_steps_lost = on_steps_lost
-        self._steps = StepStreams(bus.subjects)
-        self.described = self._steps.names  # the streams that each look must describe
+        self._last: dict[str, StreamState] = {}  # of the streams of step messages, when they last had a leader
+        self.described = [bus.subjects.stream(kind) for kind in ("STEPS", "STEP_RESULTS")]  # in each look
 
     async def keep(self, look: Look) -> None:
         if look.missing:
             await self._set_up()
             log.warning("streams set up again", lost=sorted(look.missing))
-        if lost := self._steps.lost(look):
-            log.warning("step messages lost", streams=lost)
+        lost = set(self.described).intersection(look.missing)
+        for name in self.described:
+            now = look.streams.get(name)
+            if now is None or (now.cluster is not None and now.cluster.leader is None):
+                continue
+            if has_lost_messages(self._last.get(name, now), now):
+                lost.add(name)
+            self._last[name] = now
+        if lost:
+            log.warning("step messages lost", streams=sorted(lost))
             self._on_steps_lost()
+
+
+def has_lost_messages(before: StreamState, now: StreamState) -> bool:
+    """Whether messages may have been lost between two states of a stream, in which it had a leader if it needs one."""
+    return now.cluster != before.cluster or now.state.last_seq < before.state.last_seq

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.events import FinishRequest, InstanceLost, SendJobs
-from services.scheduler.io.step_streams import StreamPosition, has_lost_messages
+from services.scheduler.io.kept_streams import has_lost_messages
 from services.scheduler.state.job_encoder import MAX_STATES_BYTES
 from services.scheduler.state.output_buffer import MASKED, OutputBuffer
 from services.scheduler.state.step_pipeline import StepState
 from services.scheduler.state.suspects import MAX_ATTEMPTS
 from shared.arrays import Int64, pack_float32, pack_int32, unpack_int32
 from shared.bus.codec import encode
+from shared.bus.watch import StreamCluster, StreamContent, StreamState
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import CACHE, RECOMPUTE, StepResults
 from tests.builders import ARRIVAL_S, arrival, registered, scheduler_core
@@ -93,21 +94,27 @@ def test_a_state_larger_than_a_part_has_its_own_message() -> None:
     assert [[state.request_id for state in each.jobs.states] for each in sent] == [["x"], ["y"]]
 
 
+def stream(leader: str | None, last_seq: int) -> StreamState:
+    """`leader`: None: there is no cluster."""
+    cluster = None if leader is None else StreamCluster(leader=leader)
+    return StreamState(state=StreamContent(last_seq=last_seq), cluster=cluster)
+
+
 @pytest.mark.parametrize(
     ("before", "now"),
     [
-        (StreamPosition("nats-1", 7), StreamPosition("nats-2", 9)),  # messages without a leader were dropped
-        (StreamPosition("nats-1", 7), StreamPosition("nats-1", 2)),  # its server restarted
-        (StreamPosition(None, 7), StreamPosition(None, 0)),
+        (stream("nats-1", 7), stream("nats-2", 9)),  # messages without a leader were dropped
+        (stream("nats-1", 7), stream("nats-1", 2)),  # its server restarted
+        (stream(None, 7), stream(None, 0)),
     ],
 )
-def test_another_leader_or_an_earlier_position_means_lost_messages(before: StreamPosition, now: StreamPosition) -> None:
+def test_another_leader_or_an_earlier_position_means_lost_messages(before: StreamState, now: StreamState) -> None:
     assert has_lost_messages(before, now)
 
 
 @given(st.none() | st.text(), st.integers(0, 1000), st.integers(0, 1000))
 def test_a_stream_that_only_grows_under_one_leader_has_lost_nothing(leader: str | None, last: int, more: int) -> None:
-    assert not has_lost_messages(StreamPosition(leader, last), StreamPosition(leader, last + more))
+    assert not has_lost_messages(stream(leader, last), stream(leader, last + more))
 
 
 def test_a_position_behind_the_block_is_not_written() -> None:
