@@ -143,10 +143,13 @@ class LatencyProfile:
     def from_csv(cls, text: str) -> "LatencyProfile":
         """Read the text of a PROFILE.csv. Raises: BadInput naming the invalid line."""
         reader = csv.DictReader(io.StringIO(text))
+        try:
+            lines = list(reader)
+        except csv.Error as error:
+            raise BadInput(f"a latency profile must be CSV: {error}") from None
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise BadInput(f"a latency profile needs the columns {','.join(COLUMNS)}; missing: {','.join(missing)}")
-        lines = list(reader)
         of_blocks = all((row["step_kind"] or "").lower() in BLOCK_KINDS for row in lines)
         rows = (_read_row(row, line, of_blocks=of_blocks) for line, row in enumerate(lines, start=2))
         return cls.from_rows(row for row in rows if row is not None)
@@ -181,7 +184,7 @@ def read_profile(path: Path) -> LatencyProfile:
         return LatencyProfile.from_csv(text)
     except BadInput as error:
         raise BadInput(f"{path}: {error.message}", "profile") from None
-    except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read the latency profile {path}: {error}", "profile") from None
 
 

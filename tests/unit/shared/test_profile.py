@@ -109,6 +109,7 @@ def test_a_given_shared_launch_becomes_a_mixed_row() -> None:
     ("text", "fault"),
     [
         ("", "missing: tp,batch_tokens"),
+        ("tp,batch_tokens,step_kind,latency_ms\n1,3\r2,cache,5\n", "a latency profile must be CSV: new-line character"),
         ("tp,batch_tokens,step_kind,latency_ms\n", "no rows"),
         ("tp,batch_tokens,latency_ms\n1,32,5\n", "missing: step_kind"),
         ("tp,batch_tokens,step_kind,latency_ms\n1,32,cache,5\n1,32,other,5\n", "line 3: step_kind"),
