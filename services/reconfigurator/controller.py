@@ -20,7 +20,7 @@ from services.reconfigurator.losses import LossWatch
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
-from services.reconfigurator.monitoring.workload_monitor import check_written
+from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S, check_written
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
@@ -37,7 +37,6 @@ from shared.run_in_process import run_in_process
 
 log = structlog.get_logger(__name__)
 
-WRITE_DELAY_S = 1.0  # time from a request's arrival until its row is in Postgres
 LOSS_CHECK_S = 1.0  # between two checks for lost instances
 RETRY_S = 2.0  # from a decision whose data could not be read to the next attempt
 MAX_RESUMED_PLANS = 100  # newest decisions that are searched for an interrupted plan

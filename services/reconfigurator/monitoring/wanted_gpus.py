@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.request_history import read_window
+from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.schedule import PlanTrigger
@@ -46,7 +47,7 @@ class WantedGpus:
 
     async def count(self, window_s: float) -> int | None:
         """The GPUs for the last `window_s`; None: not known. Raises: RetryLater if Postgres is unavailable."""
-        until_s = self._clock.now_s()
+        until_s = self._clock.now_s() - WRITE_DELAY_S
         requests, threshold_uses = await read_window(self._engine, until_s - window_s, until_s)
         instances = self._instances.instances()
         self._profile = await fill_missing_profiles(self._profile, instances, self._engine)

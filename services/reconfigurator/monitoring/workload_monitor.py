@@ -41,6 +41,7 @@ MAX_BATCH = 500  # rows per transaction
 BATCH_S = 0.8  # time in which the messages of a batch arrive, and so the delay of a row
 EMPTY_S = 2.0  # limit of the wait for the first message of a batch; a wait that a reconnect lost is repeated after it
 REST_S = 0.1  # limit of the fetch of the others
+WRITE_DELAY_S = BATCH_S + REST_S + 0.1  # from an arrival until its row is in Postgres: 0.1 s for scheduler and Postgres
 
 
 @dataclass(frozen=True, slots=True)
