@@ -9,7 +9,7 @@ import typer
 from dilaserve.outputs import check_figure, check_file, open_progress, percent, print_rows, shared_rows
 from services.scheduler.registry import DEFAULT_POLICY, POLICIES, policies_that
 from shared.errors import BadInput
-from shared.messages.cell import DEFAULT_THRESHOLDS
+from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT
 
 if TYPE_CHECKING:
     from dilaserve.load.recorded import RecordedLoad
@@ -64,7 +64,7 @@ def simulate(
         list[str] | None,
         typer.Option(help=f"Scheduling policy ({', '.join(POLICIES)}); repeatable.", show_default=DEFAULT_POLICY),
     ] = None,
-    thresholds: Annotated[str, typer.Option(help=f"Candidates ({ADAPTIVE}).")] = ",".join(map(str, DEFAULT_THRESHOLDS)),
+    thresholds: Annotated[str, typer.Option(help=f"Candidates ({ADAPTIVE}).")] = DEFAULT_THRESHOLDS_TEXT,
     threshold: Annotated[
         list[float] | None, typer.Option(min=0.01, max=1, help=f"Threshold ({FIXED}); repeatable.", show_default="0.9")
     ] = None,

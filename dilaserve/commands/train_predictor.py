@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dilaserve.outputs import add_bar, check_directory, open_progress
-from shared.messages.cell import DEFAULT_THRESHOLDS, CacheName
+from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT, CacheName
 
 EXAMPLE = (
     "Example: dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl "
@@ -22,7 +22,7 @@ def train_predictor(
     out: Annotated[Path, typer.Option(help="Output directory; services look in MODEL/predictor.")],
     requests: Annotated[int, typer.Option(min=1, help="Training rows, at most.")] = 100,
     held_out: Annotated[int, typer.Option(min=1, help="Held-out rows, at most a fifth of all.")] = 50,
-    thresholds: Annotated[str, typer.Option(help="Candidate thresholds.")] = ",".join(map(str, DEFAULT_THRESHOLDS)),
+    thresholds: Annotated[str, typer.Option(help="Candidate thresholds.")] = DEFAULT_THRESHOLDS_TEXT,
     cache: Annotated[
         CacheName | None,
         typer.Option(help="KV cache of the workers.", show_default="block for block-causal models, else dual"),

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from shared.messages.cell import DEFAULT_THRESHOLDS, CacheName
+from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT, CacheName
 
 EXAMPLE = "Example: dilaserve tune --model models/demo --prompts models/demo/heldout.jsonl --out tuned"
 
@@ -19,7 +19,7 @@ def tune(
     ],
     out: Annotated[Path, typer.Option(help="Folder of the results; the same one continues an interrupted tuning.")],
     tp: Annotated[str, typer.Option(help="TP degrees to profile, comma-separated.")] = "1",
-    thresholds: Annotated[str, typer.Option(help="Candidate thresholds.")] = ",".join(map(str, DEFAULT_THRESHOLDS)),
+    thresholds: Annotated[str, typer.Option(help="Candidate thresholds.")] = DEFAULT_THRESHOLDS_TEXT,
     requests: Annotated[int, typer.Option(min=1, help="Rows to learn from, at most.")] = 100,
     held_out: Annotated[int, typer.Option(min=1, help="Held-out rows, at most a fifth of all.")] = 25,
     cache: Annotated[

@@ -16,7 +16,7 @@ from typer import Option
 
 from services.gateway.settings import GatewaySettings
 from services.scheduler.registry import DEFAULT_POLICY, PolicyName
-from shared.messages.cell import BLOCK_CAUSAL_CACHES, CACHES, DEFAULT_SLO_S, DEFAULT_THRESHOLDS, CacheName
+from shared.messages.cell import BLOCK_CAUSAL_CACHES, CACHES, DEFAULT_SLO_S, DEFAULT_THRESHOLDS_TEXT, CacheName
 
 GATEWAY: Mapping[str, Any] = {field.name: field.default for field in msgspec.structs.fields(GatewaySettings)}
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "models" / "demo"
@@ -61,7 +61,7 @@ class UpOptions:
         str | None,
         Option(
             help="Candidate thresholds; a policy with a fixed one uses the highest.",
-            show_default=",".join(map(str, DEFAULT_THRESHOLDS)),
+            show_default=DEFAULT_THRESHOLDS_TEXT,
         ),
     ] = None
     cache: Annotated[

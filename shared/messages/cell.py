@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SLO_S = 5.0
 DEFAULT_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
+DEFAULT_THRESHOLDS_TEXT = ",".join(map(str, DEFAULT_THRESHOLDS))  # as options and variables have them
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 CacheName = Literal["none", "prefix", "dual", "block"]
