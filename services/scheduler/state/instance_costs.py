@@ -86,16 +86,16 @@ class InstanceCosts(Columns):
     def observe(self, instances: Int32 | Int64, observed_s: Float64, predicted_s: Float64) -> None:
         """Correct the costs by iterations that ended; times that are not above 0 do not count.
 
-        Shapes: [n] each; an instance may occur more than once. `predicted_s` is from `iteration_seconds`.
+        Shapes: [n] each, of different instances. `predicted_s` is from `iteration_seconds`.
         """
         known = (observed_s > 0) & (predicted_s > 0)
         of = instances[known]
         ratio = np.minimum(observed_s[known] / predicted_s[known], MAX_OBSERVED_RATIO * self.correction[of])
-        np.add.at(self.observed, of, 1)
+        self.observed[of] += 1
         error = ratio - self.correction[of]
         mean_rate = 1.0 / self.observed[of]  # at first the mean of all; the first long ones may be stalls
         rate = np.where(error < 0, mean_rate, np.minimum(mean_rate, CORRECTION_RATE * self.observed[of]))
-        np.add.at(self.correction, of, np.maximum(rate, CORRECTION_RATE) * error)
+        self.correction[of] += np.maximum(rate, CORRECTION_RATE) * error
 
     def _part_seconds(self, instances: Instances, kind: int, tokens: Amounts | None, keys: Amounts | None) -> Float64:
         if tokens is None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from services.scheduler.algorithms.refusal import MAX_RETRY_S, OPTIMISTIC_SHARE, UNCONFIRMED_FACTOR
@@ -20,8 +19,7 @@ ALONE_S = 16 * 0.129 * OPTIMISTIC_SHARE
 def shedding(policy: str = "dilaserve", *, instances: int = 1, **options: Any) -> ScriptedCell:
     """Its instances have run enough iterations, as fast as their profile."""
     cell = make_cell({f"i-{i}": 1 for i in range(instances)}, policy=policy, shed=True, **options)
-    for index in range(instances):
-        cell.core.fleet.observe(np.full(CONFIRMED_AFTER, index), np.ones(CONFIRMED_AFTER), np.ones(CONFIRMED_AFTER))
+    cell.core.fleet.observed[:instances] = CONFIRMED_AFTER
     return cell
 
 
