@@ -3,6 +3,7 @@
 The nodes are joined by a bridge. A node can lose its power, or its cable. Needs root.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ import psutil
 from experiments.docker_engine import CannotRun, docker
 
 BRIDGE = "dilaserve-nodes"
+BETWEEN = ["FORWARD", "--in-interface", BRIDGE, "--out-interface", BRIDGE, "--jump", "ACCEPT"]  # its iptables rule
+PREFIX = "dilaserve-nodes-"  # of the names of temporary directories
 NETWORK = "10.93.71"  # /24; the nodes' own networks are 172.16.0.0/12 and 10.0.0.0/16
 PROGRAMS = ("dockerd", "ip", "iptables", "mount", "nsenter", "unshare")
 MEMORY_BYTES = 12 << 30  # for the files of three nodes, if the machine has a third more to spare
@@ -105,29 +108,14 @@ class SwarmNode:
     def remove(self) -> None:
         """End the node, and remove its network and its mounts."""
         self._end_processes()
-        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in sorted((mount for mount in mounts if mount.startswith(f"{self.directory}/")), reverse=True):
-            _try("umount", "--lazy", mount)
+        _unmount(self.directory)
         _try("ip", "netns", "delete", self._namespace)
         _try("ip", "link", "delete", self._cable)
 
     def _end_processes(self) -> None:
-        processes = self._processes()
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(processes, timeout=START_S)
+        _end_processes(self.directory)
         if self._engine is not None:
             self._engine.wait()
-
-    def _processes(self) -> list[psutil.Process]:
-        """The engine's processes, which name its directory, and the containers, which are below them."""
-        found: dict[int, psutil.Process] = {}
-        for process in psutil.process_iter():
-            with suppress(psutil.NoSuchProcess):
-                if any(f"{self.directory}/" in argument for argument in process.cmdline()):
-                    found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-        return list(found.values())
 
 
 @contextmanager
@@ -143,6 +131,7 @@ def swarm_nodes(count: int) -> Iterator[Sequence[SwarmNode]]:
     if os.geteuid() != 0:
         raise CannotRun("only root can start several engines")
     with ExitStack() as stack:
+        stack.enter_context(only_run())
         directory = os.environ.get("SWARM_NODES") or stack.enter_context(_new_directory())
         stack.enter_context(_bridge())
         nodes = [SwarmNode(number, Path(directory, str(number)).resolve()) for number in range(1, count + 1)]
@@ -188,9 +177,52 @@ def _form_swarm(nodes: Sequence[SwarmNode]) -> None:
 
 
 @contextmanager
+def only_run() -> Iterator[None]:
+    """Hold a lock during the body, and remove at its start what a killed run has left: engines with their containers,
+    mounts, namespaces and the bridge. Raises: CannotRun if another run holds the lock."""
+    parent = Path(tempfile.gettempdir())
+    with Path(parent, f"{PREFIX}lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases that of a killed process
+        except BlockingIOError:
+            raise CannotRun("another run on this machine has nodes") from None
+        left = [path for path in parent.glob(f"{PREFIX}*") if path.is_dir()]
+        for directory in (*left, *filter(None, [os.environ.get("SWARM_NODES")])):
+            _end_processes(Path(directory).resolve())
+            _unmount(Path(directory).resolve())
+        for directory in left:
+            _try("umount", "--lazy", str(directory))
+            shutil.rmtree(directory)
+        for namespace in Path("/run/netns").glob("dilaserve-node-*"):
+            _try("ip", "netns", "delete", namespace.name)  # with its cable
+        _remove_bridge()
+        yield
+
+
+def _end_processes(directory: Path) -> None:
+    """End the engines, whose arguments name files below the directory, and the containers, which are below them."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            if any(f"{directory}/" in argument for argument in process.cmdline()):
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
+    for process in found.values():
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(list(found.values()), timeout=START_S)
+
+
+def _unmount(directory: Path) -> None:
+    """Unmount all that is mounted below the directory."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in sorted((mount for mount in mounts if mount.startswith(f"{directory}/")), reverse=True):
+        _try("umount", "--lazy", mount)
+
+
+@contextmanager
 def _new_directory() -> Iterator[str]:
     """A temporary directory, in memory if there is enough."""
-    with tempfile.TemporaryDirectory(prefix="dilaserve-nodes-") as directory:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as directory:
         if psutil.virtual_memory().available * 3 > MEMORY_BYTES * 4:
             _run("mount", "--types", "tmpfs", "--options", f"size={MEMORY_BYTES}", "tmpfs", directory)
         try:
@@ -202,16 +234,19 @@ def _new_directory() -> Iterator[str]:
 @contextmanager
 def _bridge() -> Iterator[None]:
     """The bridge between the nodes, with an address of this machine, which sends the load."""
-    between = ["FORWARD", "--in-interface", BRIDGE, "--out-interface", BRIDGE, "--jump", "ACCEPT"]
     _run("ip", "link", "add", BRIDGE, "type", "bridge")
     try:
         _run("ip", "address", "add", f"{NETWORK}.254/24", "dev", BRIDGE)
         _run("ip", "link", "set", BRIDGE, "up")
-        _run("iptables", "--wait", "--insert", *between)  # an engine on this machine forwards nothing else
+        _run("iptables", "--wait", "--insert", *BETWEEN)  # an engine on this machine forwards nothing else
         yield
     finally:
-        _try("iptables", "--wait", "--delete", *between)
-        _try("ip", "link", "delete", BRIDGE)
+        _remove_bridge()
+
+
+def _remove_bridge() -> None:
+    _try("iptables", "--wait", "--delete", *BETWEEN)
+    _try("ip", "link", "delete", BRIDGE)
 
 
 def _run(*command: str) -> None:
