@@ -5,6 +5,7 @@ an earlier version.
 """
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -12,6 +13,7 @@ from nats.aio.msg import Msg
 
 from shared.bus.client import Bus
 from shared.bus.watch import Look
+from shared.errors import RetryLater
 from shared.messages.cell import CellConfig
 from shared.retry import retry
 from shared.service import connect_to_bus
@@ -31,24 +33,24 @@ class KeptConfig:
 
     async def store(self) -> None:
         """Store the configuration unless the bus has it; repeat this while the bus does not answer."""
-
-        async def attempt() -> None:
-            found = await read_config(self._bus)
-            if found == self._config:
-                return
-            if found is not None:
-                log.warning("the configuration of the cell changed; the other services read it at their start")
-            await self._bus.store(self._bus.subjects.config, self._config)
-
-        await retry(attempt)
+        await retry(self._store)
 
     async def keep(self, look: Look) -> None:
-        """Store the configuration if its stream has changed."""
+        """Store the configuration if its stream has changed; the next look repeats an attempt that failed."""
         stream = look.streams.get(self.stream)
         if stream is None or (stream.state.messages and stream.state.last_seq == self._stored_at):
             return
-        await self.store()
-        self._stored_at = stream.state.last_seq
+        with suppress(RetryLater):
+            await self._store()
+            self._stored_at = stream.state.last_seq
+
+    async def _store(self) -> None:
+        found = await read_config(self._bus)
+        if found == self._config:
+            return
+        if found is not None:
+            log.warning("the configuration of the cell changed; the other services read it at their start")
+        await self._bus.store(self._bus.subjects.config, self._config)
 
 
 async def read_config(bus: Bus) -> CellConfig | None:

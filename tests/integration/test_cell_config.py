@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from shared.bus import client
 from shared.bus.cell_config import KeptConfig, read_config, wait_for_config
 from shared.bus.client import Bus
-from shared.bus.watch import BusWatch
+from shared.bus.watch import BusWatch, Look, StreamContent, StreamState
 from shared.messages.cell import CellConfig
 from tests.support.leader import leading
 from tests.support.nats import NatsServer
@@ -61,6 +62,17 @@ async def test_the_leader_stores_a_configuration_again_that_was_lost_or_replaced
         await holds(bus, CONFIG)
     assert "changed" in logs[0]["event"]
     keeping.cancel()
+
+
+async def test_a_stream_that_is_deleted_after_a_look_does_not_hold_up_the_next(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look finds it missing, so that the scheduler sets it up again."""
+    monkeypatch.setattr(client, "STORE_S", 0.1)
+    kept = KeptConfig(bus, CONFIG)
+    await bus.js.delete_stream(kept.stream)
+    async with asyncio.timeout(LIMIT_S):
+        await kept.keep(Look({kept.stream: StreamState(state=StreamContent(last_seq=5))}))
 
 
 async def test_the_environment_of_the_scheduler_that_leads_sets_the_values(
