@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from nats.js.api import ConsumerConfig
 
 from services.scheduler.events import FinishRequest, RequestCancelled
+from services.scheduler.io.lease import Lease
 from services.scheduler.io.outcome_store import LOST
 from services.scheduler.io.recovery import Recovery
 from shared.arrays import Int32, pack_int32
@@ -232,6 +234,14 @@ async def test_a_redelivered_message_is_served_once(bus: Bus, text: TextModel, m
         assert [one.request.request_id for one in (following, last)] == ["r", "last"]
         await intake.until_unfinished(0)
         assert intake.totals.arrived == 3
+
+
+async def test_a_consumer_of_somebody_else_does_not_hold_up_requests(bus: Bus, text: TextModel) -> None:
+    await bus.js.add_consumer(bus.subjects.stream("REQUESTS"), ConsumerConfig(durable_name="inspect"))
+    lease = await Lease.acquire(bus, "first")
+    async with receiving(bus, text, epoch=lease.epoch) as intake:
+        await intake.send("r")
+        assert await intake.arrived_names(1) == ["r"]
 
 
 async def test_a_scheduler_waits_for_the_stream_of_requests(bus: Bus) -> None:

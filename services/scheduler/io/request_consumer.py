@@ -108,7 +108,7 @@ class RequestConsumer:
         stream, watch = self._stream, self.deliveries
 
         async def begin() -> None:
-            """Remove the consumers of superseded schedulers."""
+            """Remove other consumers, such as those of superseded schedulers: the stream allows only one."""
             watch.stop()
             for name in await self._bus.consumer_names(stream):
                 if consumer_epoch(name) < self.epoch:
