@@ -14,6 +14,7 @@ from nats.js.api import ConsumerInfo, DeliverPolicy, KeyValueConfig
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
+from services.scheduler.io import kept_streams
 from services.scheduler.io.kept_streams import KeptStreams
 from shared.bus import stream_reader
 from shared.bus.client import Bus
@@ -21,7 +22,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
-from shared.bus.watch import BusWatch
+from shared.bus.watch import BusWatch, Look
 from shared.messages.requests import Cancel, Request
 from shared.tasks import cancel, during
 from tests.support.nats import started_server
@@ -134,6 +135,21 @@ async def test_lost_streams_are_set_up_again_completely(bus: Bus, monkeypatch: p
         async with asyncio.timeout(LIMIT_S):
             await again.wait()
         assert (await (await bus.js.key_value(forgotten)).status()).bucket == forgotten
+
+
+async def test_streams_that_cannot_be_set_up_do_not_hold_up_the_looks(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_streams, "SET_UP_S", 0.01)
+    lost = asyncio.Event()
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    streams = KeptStreams(bus, never, lost.set)
+    async with asyncio.timeout(LIMIT_S):
+        await streams.keep(Look(missing=streams.described))
+    assert not lost.is_set()  # steps that are sent again would be lost, too
 
 
 async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ The streams of step messages are in memory, and have no acknowledgement. A serve
 of a stream brings it back empty. While a cluster has no leader for a stream, its messages are dropped.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -12,6 +13,8 @@ from shared.bus.client import Bus
 from shared.bus.watch import Look, StreamState
 
 log = structlog.get_logger(__name__)
+
+SET_UP_S = 10.0  # limit of a set-up, for which the other followers of the looks wait
 
 
 class KeptStreams:
@@ -26,7 +29,11 @@ class KeptStreams:
 
     async def keep(self, look: Look) -> None:
         if look.missing:
-            await self._set_up()
+            try:
+                async with asyncio.timeout(SET_UP_S):
+                    await self._set_up()
+            except TimeoutError:  # as while too few servers of a cluster run; the next look tries again
+                return
             log.warning("streams set up again", lost=sorted(look.missing))
         lost = set(self.described).intersection(look.missing)
         for name in self.described:
