@@ -11,11 +11,10 @@ from services.scheduler.algorithms.placement import place_first_come, step_laten
 from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state.candidate_thresholds import candidate_of
 from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
-from services.scheduler.state.step_estimates import StepEstimates
+from services.scheduler.state.step_estimates import StepEstimates, candidate_of
 from shared.arrays import Float64, Int64
 from shared.messages.stats import ClusterLoad
 

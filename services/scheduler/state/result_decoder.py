@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from services.scheduler.state.candidate_thresholds import candidate_of
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.invalid_results import check_lengths, invalid_steps, measured_s, read_probabilities
 from services.scheduler.state.observations import observe_iterations
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.step_estimates import candidate_of
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64

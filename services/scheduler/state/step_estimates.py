@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.events import RequestEstimates
-from services.scheduler.state.candidate_thresholds import candidate_of
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.totals import Totals
 from shared.arrays import Float64, Int32, Int64
@@ -229,3 +228,10 @@ class StepEstimates:
             PRIOR_STEPS + table.expected_steps[rows]
         )
         return difficulty
+
+
+def candidate_of(thresholds: Float64, candidates: Float64) -> Int64:
+    """The index of the candidate that each threshold counts as: the next higher one, or the highest. Shapes: thresholds
+    [n], candidates [c], ascending -> [n]."""
+    found: Int64 = np.minimum(candidates.searchsorted(thresholds), len(candidates) - 1)
+    return found
