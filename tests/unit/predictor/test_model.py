@@ -159,8 +159,3 @@ def test_an_invalid_card_is_rejected_in_one_line(tmp_path: Path, wrong: dict[str
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
     with pytest.raises(BadInput, match=error):
         read_predictor_card(tmp_path)
-
-
-def test_a_directory_without_a_card_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no predictor in"):
-        read_predictor_card(tmp_path)
