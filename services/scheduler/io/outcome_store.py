@@ -2,10 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 
 import structlog
 
@@ -93,7 +92,6 @@ class OutcomeStore:
         self._writing: dict[asyncio.Task[None], Delivery] = {}  # the delivery that each task acknowledges
         self._replaceable = set[str]()  # ids of requests whose outcome in writing is not final
         self._distrusted: set[str] = set()  # ids of instances that compute wrong
-        self._repeating: dict[asyncio.Task[None], Delivery] = {}  # the same of tasks that store an outcome again
         self._marking: set[asyncio.Task[None]] = set()
         self.on_acknowledged: Callable[[str, Delivery], None] = lambda _request_id, _delivery: None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -183,9 +181,7 @@ class OutcomeStore:
             with bus_errors("acknowledge the request"):
                 await delivery.acknowledge()
 
-        task = asyncio.get_running_loop().create_task(retry(store_again))
-        self._repeating[task] = delivery
-        task.add_done_callback(self._repeating.pop)
+        self._until_acknowledged(request_id, delivery, store_again)
 
     def distrust(self, instance_id: str, unverified_s: float) -> None:
         """Mark the outcomes that this instance served, of the last `unverified_s` seconds and from now on, also those
@@ -213,11 +209,11 @@ class OutcomeStore:
 
     def will_acknowledge(self, delivery: Delivery) -> bool:
         """Whether the message is acknowledged when the outcome of its request is stored."""
-        return delivery in self._writing.values()
+        return delivery in self.deliveries()
 
-    def deliveries(self) -> Iterator[Delivery]:
+    def deliveries(self) -> Iterable[Delivery]:
         """The messages that will be acknowledged."""
-        return chain(self._writing.values(), self._repeating.values())
+        return self._writing.values()
 
     async def wait_for_failure(self) -> None:
         """Wait until a write fails permanently. Raises: the error of that write."""
@@ -225,7 +221,7 @@ class OutcomeStore:
 
     async def drain(self) -> None:
         """Wait at most DRAIN_S until all outcomes are stored, also those stored again, and acknowledged."""
-        storing = {*self._writing, *self._repeating, *self._marking}
+        storing = {*self._writing, *self._marking}
         if not storing:
             return
         _, left = await asyncio.wait(storing, timeout=DRAIN_S)
@@ -240,9 +236,19 @@ class OutcomeStore:
             self._replaceable.add(outcome.request_id)
         if len(self._finished) > MAX_REMEMBERED:
             self._finished.popitem(last=False)
-        task = asyncio.get_running_loop().create_task(self._store(outcome, delivery))
+
+        async def store_and_acknowledge() -> None:
+            await store_outcome(self._bus, outcome, json=delivery.json)
+            with bus_errors("acknowledge the request"):  # redelivery would take REQUEST_ACK_WAIT_S
+                await delivery.acknowledge()
+
+        self._until_acknowledged(outcome.request_id, delivery, store_and_acknowledge)
+
+    def _until_acknowledged(self, request_id: str, delivery: Delivery, store: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `store`, which also acknowledges the message, in the background while the bus does not answer."""
+        task = asyncio.get_running_loop().create_task(retry(store))
         self._writing[task] = delivery
-        task.add_done_callback(partial(self._written, outcome.request_id))
+        task.add_done_callback(partial(self._written, request_id))
 
     def _written(self, request_id: str, task: asyncio.Task[None]) -> None:
         delivery = self._writing.pop(task)
@@ -254,11 +260,3 @@ class OutcomeStore:
             self.on_acknowledged(request_id, delivery)
         elif not self._failed.done():
             self._failed.set_exception(error)
-
-    async def _store(self, outcome: Outcome, delivery: Delivery) -> None:
-        async def store_and_acknowledge() -> None:
-            await store_outcome(self._bus, outcome, json=delivery.json)
-            with bus_errors("acknowledge the request"):  # redelivery would take REQUEST_ACK_WAIT_S
-                await delivery.acknowledge()
-
-        await retry(store_and_acknowledge)
