@@ -311,6 +311,10 @@ async def test_a_waiting_request_is_lost_if_its_deleted_stream_has_another_in_it
         await intake.until_waiting(3)
         intake.finish(first)
         assert await intake.status("lost") is OutcomeStatus.FAILED
+        new = await intake.arrived()
+        assert await intake.unfinished() == 2, "the acknowledgements were for messages of the deleted stream"
+        intake.finish(new)
+        assert await intake.arrived_names(1) == ["other"]
 
 
 @pytest.mark.parametrize("is_same_scheduler", [True, False])

@@ -1,5 +1,6 @@
 """The message that brought a request, without its content."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -17,11 +18,13 @@ class Delivery:
     json: bool = field(compare=False)  # whether the outcome is JSON, as the request is
     _reply: str = field(compare=False)  # subject of the acknowledgement
     _client: Client = field(compare=False, repr=False)
+    _is_void: asyncio.Event = field(compare=False, repr=False)  # its stream was deleted; a new one counts from 1 again
 
     @classmethod
-    def of(cls, msg: Msg, client: Client) -> Self:
-        return cls(msg.metadata.sequence.stream, is_json(msg.data), msg.reply, client)
+    def of(cls, msg: Msg, client: Client, is_void: asyncio.Event) -> Self:
+        return cls(msg.metadata.sequence.stream, is_json(msg.data), msg.reply, client, is_void)
 
     async def acknowledge(self) -> None:
         """Remove the message from the stream. Raises: bus errors."""
-        await self._client.publish(self._reply, Msg.Ack.Ack)
+        if not self._is_void.is_set():
+            await self._client.publish(self._reply, Msg.Ack.Ack)

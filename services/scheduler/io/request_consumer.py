@@ -7,6 +7,7 @@ is read again when there is room.
 import asyncio
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
 from functools import partial
 from itertools import chain
 
@@ -71,6 +72,8 @@ class RequestConsumer:
         self._early_cancels: dict[str, float] = {}  # by id of an unknown request: loop time until which it is kept
         self._room = asyncio.Event()  # a held request has ended
         self._tasks = asyncio.TaskGroup()
+        self._stream_created: datetime | None = None
+        self._is_void = asyncio.Event()  # of the deliveries from this stream
         self._outcomes.on_acknowledged = self._release
         self._stream, self._consumer = self._bus.subjects.stream("REQUESTS"), request_consumer(self.epoch)
         name = str(self._consumer.durable_name)
@@ -108,8 +111,13 @@ class RequestConsumer:
         stream, watch = self._stream, self.deliveries
 
         async def begin() -> None:
-            """Remove other consumers, such as those of superseded schedulers: the stream allows only one."""
+            """Void the deliveries of a deleted stream. Remove other consumers, such as those of superseded schedulers:
+            the stream allows only one."""
             watch.stop()
+            created = (await self._bus.js.stream_info(stream)).created
+            if created != self._stream_created:
+                self._is_void.set()
+                self._is_void, self._stream_created = asyncio.Event(), created
             for name in await self._bus.consumer_names(stream):
                 if consumer_epoch(name) < self.epoch:
                     await self._bus.js.delete_consumer(stream, name)
@@ -143,7 +151,7 @@ class RequestConsumer:
         if self._outcomes.is_replaceable(request.request_id):
             await redeliver(msg, REPLACE_S)
             return
-        delivery = Delivery.of(msg, self._bus.nc)
+        delivery = Delivery.of(msg, self._bus.nc, self._is_void)
         if await self._is_known(request.request_id, delivery):
             return
         self._totals.arrived += 1

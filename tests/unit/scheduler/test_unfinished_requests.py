@@ -41,7 +41,7 @@ def test_the_clock_moves_only_if_a_measurement_excludes_it(
 
 
 def waiting(sequence: int = 1, *, priority: int = 3, arrival_s: float = ARRIVAL_S, name: str = "r") -> WaitingRequest:
-    delivery = Delivery(sequence, json=False, _reply="", _client=sentinel.client)
+    delivery = Delivery(sequence, json=False, _reply="", _client=sentinel.client, _is_void=sentinel.event)
     received = Arrival(request_id=name, arrival_s=arrival_s, prompt_tokens=3, output_tokens=8, slo_s=5.0)
     return WaitingRequest(delivery, received, priority, key="alice")
 
