@@ -135,16 +135,12 @@ class OutcomeStore:
             unverified=not finish.written_by.isdisjoint(self._distrusted),
         )
 
-    def cancel(self, waiting: WaitingRequest) -> None:
-        """Store the outcome of a request that was cancelled before the core received it."""
-        self._end(waiting, OutcomeStatus.CANCELLED)
-
     def lose(self, waiting: WaitingRequest) -> None:
         """Store the outcome of a request whose message the bus has lost, unless it has one."""
         log.error("accepted request lost", request_id=waiting.request_id)
-        self._end(waiting, OutcomeStatus.FAILED, LOST)
+        self.end(waiting, OutcomeStatus.FAILED, LOST)
 
-    def _end(self, waiting: WaitingRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
+    def end(self, waiting: WaitingRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
         """Store the outcome of a request that the core has not received."""
         outcome = outcome_of(waiting.arrival, status, error, waiting.key, waiting.priority)
         self._write(outcome, waiting.delivery)

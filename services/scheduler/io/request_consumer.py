@@ -31,7 +31,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.settlement import discard, redeliver
 from shared.bus.subjects import consumer_epoch, name_in, request_consumer
 from shared.errors import BadInput
-from shared.messages.requests import Arrival, Cancel, Request
+from shared.messages.requests import Arrival, Cancel, OutcomeStatus, Request
 from shared.pinned import count_pinned
 from shared.tasks import run_beside
 from shared.text import round_up_to_blocks
@@ -264,7 +264,7 @@ class RequestConsumer:
 
     def _cancel(self, waiting: WaitingRequest) -> None:
         self._totals.cancelled += 1
-        self._outcomes.cancel(waiting)
+        self._outcomes.end(waiting, OutcomeStatus.CANCELLED)
 
     def _reject(self, request_id: str, delivery: Delivery, error: BadInput) -> None:
         log.info("request rejected", request_id=request_id, error=error.message)

@@ -32,15 +32,10 @@ class FairKeys:
         """Drop the shares: until the next `set_levels`, all requests count as one key's."""
         self._allowed = np.zeros(0)
 
-    @property
-    def some_exceed(self) -> bool:
-        """Whether a key is above its share."""
-        return bool(np.isfinite(self._allowed).any())
-
     def shares_before(self, rows: Int64, rank: Float64, table: RequestTable) -> Float64:
         """The use that comes before each of `rows`, as a multiple of its key's share, if running requests and those of
         lower rank use it first; 0 for keys that are not above their share. Shapes: [n] each -> [n]."""
-        if not self.some_exceed or not np.count_nonzero(table.instance[rows] == NOWHERE):
+        if not np.isfinite(self._allowed).any() or not np.count_nonzero(table.instance[rows] == NOWHERE):
             return np.zeros(len(rows))
         stays = (table.ticket != 0) & (table.instance != NOWHERE)
         stays[rows] = False

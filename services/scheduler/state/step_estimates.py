@@ -185,12 +185,6 @@ class StepEstimates:
         skipped: Float64 = further - share * (1 - share**further) / (1 - share)
         return skipped
 
-    @property
-    def mean_difficulty(self) -> float:
-        """The steps of the cell over those expected, of about the last MEAN_STEPS steps."""
-        steps, expected = self._recent
-        return steps / expected
-
     def use_one_shot(self, rows: Int64) -> None:
         """Estimate the steps of the masks left at the mean rate and the learnt difficulty.
 
@@ -222,11 +216,9 @@ class StepEstimates:
 
     def _difficulty(self, rows: Int64) -> Float64:
         """The factor on each request's mean steps: its own, shrunk to the cell's. Shapes: [n] -> [n]."""
-        table = self._table
-        own_steps = table.steps[rows] - table.first_step[rows]
-        difficulty: Float64 = (PRIOR_STEPS * self.mean_difficulty + own_steps) / (
-            PRIOR_STEPS + table.expected_steps[rows]
-        )
+        table, (steps, expected) = self._table, self._recent
+        prior_steps, own_steps = PRIOR_STEPS * (steps / expected), table.steps[rows] - table.first_step[rows]
+        difficulty: Float64 = (prior_steps + own_steps) / (PRIOR_STEPS + table.expected_steps[rows])
         return difficulty
 
 
