@@ -187,9 +187,10 @@ def only_run() -> Iterator[None]:
         except BlockingIOError:
             raise CannotRun("another run on this machine has nodes") from None
         left = [path for path in parent.glob(f"{PREFIX}*") if path.is_dir()]
-        for directory in (*left, *filter(None, [os.environ.get("SWARM_NODES")])):
-            _end_processes(Path(directory).resolve())
-            _unmount(Path(directory).resolve())
+        kept = [Path(name).resolve() for name in [os.environ.get("SWARM_NODES")] if name]
+        for directory in [*left, *kept]:
+            _end_processes(directory)
+            _unmount(directory)
         for directory in left:
             _try("umount", "--lazy", str(directory))
             shutil.rmtree(directory)
