@@ -40,22 +40,23 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     except Exception as error:
         context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
         raise
-    request_id = opened[0].request.request_id
-    wanted, replies = plan.wanted, plan.wanted.replies(request_id, created_s)
-    ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(sent)])
-    headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
+    request_id, wanted = opened[0].request.request_id, plan.wanted
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]
     with _ended_by_errors(opened, recorders):
+        replies = wanted.replies(request_id, created_s)
+        ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(sent)])
+        headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
         if body.stream and isinstance(replies, StreamedReplies):
             await _check_not_rejected(http, opened[0], wanted.form_field)
             pairs = enumerate(zip(opened, recorders, strict=True))
             choices = [StreamedChoice.of(i, each, model.text, own, wanted.form_field) for i, (each, own) in pairs]
             return CompletionStream(model.text.decode, choices, replies, headers)
         outcomes = await _while_connected(http, _completed(opened, wanted.form_field))
+        whole = replies.whole(outcomes)
     for inflight in opened:
         inflight.close()
     record = BackgroundTask(_record, recorders, outcomes)
-    return JSONResponse(replies.whole(outcomes), headers=headers, background=record)
+    return JSONResponse(whole, headers=headers, background=record)
 
 
 async def _record(recorders: Sequence[RequestRecorder], outcomes: Sequence[Outcome]) -> None:

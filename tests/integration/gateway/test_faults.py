@@ -101,6 +101,21 @@ async def test_a_request_that_is_not_completed_gets_an_error(
             _ = [chunk async for chunk in await api.chat.completions.create(**CHAT, stream=True)]
 
 
+async def test_an_outcome_without_its_log_probabilities_is_an_error_that_names_the_request(
+    gateway: RunningGateway,
+) -> None:
+    failed, gateway.scheduler.hold = 'dilaserve_gateway_requests_total{outcome="failed"}', asyncio.Event()
+    before = await gateway.value(failed)
+    sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"logprobs": True}))
+    name, bus = await gateway.scheduler.received(), gateway.scheduler.bus
+    bare = Outcome(request_id=name, status=OutcomeStatus.COMPLETED, text="29", completion_tokens=2)
+    await bus.store(bus.subjects.outcomes(name), bare)
+    reply = await sent
+    assert (reply.status_code, reply.headers.get("x-request-id")) == (500, name)
+    assert await gateway.value(failed) == before + 1
+    gateway.scheduler.hold.set()
+
+
 async def test_an_internal_error_announces_that_its_connection_closes(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
