@@ -20,7 +20,6 @@ from services.gateway.api.app_context import AppContext
 from services.gateway.api.request_body import BodyBudget
 from services.gateway.api.served_paths import ServedPaths
 from services.gateway.api.serving_fields import ServingTables
-from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app
 from services.gateway.batches.batch_consumer import BatchConsumer
@@ -222,7 +221,6 @@ def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_key
     anonymous = replace(ANONYMOUS, stores_responses=settings.store_responses)
     return AppContext(
         models=models,
-        syntaxes={model.name: find_call_syntax(model.text.tool_template) for model in models},
         admission=AdmissionController(api_keys, cells, settings.max_active_requests, anonymous),
         files=FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key),
         batches=BatchStore(connection),

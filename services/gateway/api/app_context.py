@@ -1,7 +1,7 @@
 """The parts of one gateway, which its routes share."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
@@ -11,7 +11,6 @@ from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.plan import BodyPlan, BodyPlanner
 from services.gateway.api.request_body import BodyBudget
 from services.gateway.api.serving_fields import B, ServingTables, with_serving_fields
-from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.metrics import GatewayMetrics
@@ -25,7 +24,6 @@ from shared.errors import RetryLater
 @dataclass(frozen=True, slots=True)
 class AppContext:
     models: Sequence[ModelCells]
-    syntaxes: Mapping[str, CallSyntax]  # how each model calls tools
     admission: AdmissionController
     files: FileStore
     batches: BatchStore
@@ -63,7 +61,7 @@ class AppContext:
         """
         body = with_serving_fields(sent, headers, self.tables)
         model = self.cells_of(body.model)
-        planner = BodyPlanner(model.text, self.syntaxes[model.name], self.patterns, key, model.conversations)
+        planner = BodyPlanner(model.text, self.patterns, key, model.conversations)
         return body, model, await planner.plan(await body.wanted(planner))
 
     def cells_of(self, model: str) -> ModelCells:

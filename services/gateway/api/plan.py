@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from services.gateway.api.form_compiler import FormCompiler, TextForm
 from services.gateway.api.other_fields import ADJUSTED_HEADER
 from services.gateway.api.prompts import encode_prompt
-from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.api.wanted_completion import WantedCompletion
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ApiKey
@@ -36,7 +35,6 @@ class BodyPlanner:
     """The parts of the gateway that plan a body."""
 
     text: TextModel
-    syntax: CallSyntax  # how the model calls tools
     patterns: FormCompiler
     key: ApiKey
     conversations: Conversations

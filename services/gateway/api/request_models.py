@@ -24,6 +24,7 @@ from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.models import ToolCall, ToolChoice, Tools, WithTools, call_rules
 from services.gateway.api.tool_calls.use import CallRules, ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
@@ -310,7 +311,7 @@ class ChatBody(CompletionBody, WithTools):
 
     def asked(self, planner: BodyPlanner) -> Asked:
         turns, options = [message.turn() for message in self.messages], self.chat_template_kwargs or {}
-        tools = self.tool_use(planner.syntax)
+        tools = self.tool_use(planner.text)
         unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
         prompt = tools.chat(turns, options=options)
         return Asked([prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
@@ -354,7 +355,8 @@ class TextBody(CompletionBody):
         return cast("list[Prompt]", self.prompt if several else [self.prompt])
 
     def asked(self, planner: BodyPlanner) -> Asked:
-        return Asked(self._prompts(), ToolUse(planner.syntax), lambda _: self.reply_format())
+        tools = ToolUse(find_call_syntax(planner.text.tool_template))
+        return Asked(self._prompts(), tools, lambda _: self.reply_format())
 
     def echo_of(self, prompt: Prompt, text: TextModel) -> str:
         if not self.echo:

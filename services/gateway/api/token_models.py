@@ -9,9 +9,9 @@ from services.gateway.api.base_models import Lenient, unsupported_field
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.request_models import Message, TemplateOptions
-from services.gateway.api.tool_calls.call_syntax import CallSyntax
 from services.gateway.api.tool_calls.models import Tools, WithTools
 from services.gateway.view_models import ResponseModel
+from shared.text import TextModel
 
 
 class TokenizeBody(WithTools):
@@ -32,9 +32,9 @@ class TokenizeBody(WithTools):
             raise unsupported_field("prompt", "give either prompt or messages")
         return self
 
-    def given(self, syntax: CallSyntax) -> tuple[Prompt, str]:
+    def given(self, text: TextModel) -> tuple[Prompt, str]:
         """The prompt, and its field."""
-        tools, options = self.tool_use(syntax), self.chat_template_kwargs
+        tools, options = self.tool_use(text), self.chat_template_kwargs
         if self.messages is None:
             return self.prompt or "", "prompt"
         turns, opens_reply = [message.turn() for message in self.messages], self.add_generation_prompt is not False

@@ -8,7 +8,6 @@ from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.infill import DEFAULT_HOLE_TOKENS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import TextBody
-from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ANONYMOUS
 from shared.arrays import unpack_int32
@@ -26,7 +25,7 @@ def block_causal(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
 
 async def build(text: TextModel, prompt: str = "abc", **fields: Any) -> Request:
     """The request of a plain completion with these fields and one choice, without a gateway."""
-    planner = BodyPlanner(text, find_call_syntax(text.tool_template), FormCompiler(), ANONYMOUS, Conversations({}, ""))
+    planner = BodyPlanner(text, FormCompiler(), ANONYMOUS, Conversations({}, ""))
     wanted = await TextBody.model_validate({"model": "m", "prompt": prompt, **fields}).wanted(planner)
     [request] = (await planner.plan(wanted)).requests
     return request

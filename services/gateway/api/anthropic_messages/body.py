@@ -102,7 +102,7 @@ class MessageBody(ConversationBody, ServedBody):
         return "output_config.effort", self.output_config.effort if self.output_config else None
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        tools = self.tool_use(planner.syntax)
+        tools = self.tool_use(planner.text)
         in_config = self.output_config.format if self.output_config is not None else None
         formats = {"output_config.format": in_config, "output_format": self.output_format}
         return WantedCompletion(

@@ -15,6 +15,7 @@ from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.replies_and_chunks import Json, Replies, serving
 from services.gateway.api.request_models import MAX_CHOICES, ServedBody
 from services.gateway.api.token_logprobs import TokenLogprobs
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import Outcome
@@ -32,7 +33,7 @@ class DecisionBody(ServedBody):
     temperature: None = None  # the answer is the most probable one
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        tools = ToolUse(planner.syntax)
+        tools = ToolUse(find_call_syntax(planner.text.tool_template))
         turns = turns_of(self.input)
         return WantedCompletion(
             prompts=[tools.chat(_with_question(turns, question.text)) for question in self.questions],

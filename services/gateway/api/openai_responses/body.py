@@ -144,7 +144,7 @@ class ResponseBody(ServedBody, WithTools):
         return self
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        tools = self.tool_use(planner.syntax)
+        tools = self.tool_use(planner.text)
         key, items = planner.key, [item for item in self.input if not isinstance(item, LeftOut)]
         if self.previous_response_id is not None:
             items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]

@@ -31,7 +31,7 @@ def message_routes(context: AppContext) -> APIRouter:
         async with read_body(request, CountTokensBody, context.bodies) as body:
             response.headers.update(ignored_header(body))
             text = context.cells_of(body.model).text
-            chat = body.chat(body.tool_use(context.syntaxes[body.model]))
+            chat = body.chat(body.tool_use(text))
             return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
 
     return router

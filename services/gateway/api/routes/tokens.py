@@ -21,7 +21,7 @@ def token_routes(context: AppContext) -> APIRouter:
         async with read_body(http, TokenizeBody, context.bodies) as body:
             response.headers.update(ignored_header(body))
             text = context.cells_of(body.model).text
-            prompt, field = body.given(context.syntaxes[body.model])
+            prompt, field = body.given(text)
             ids = await encode_prompt(prompt, text, field)
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
 

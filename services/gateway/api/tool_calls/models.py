@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
 from services.gateway.api.other_fields import LeftOut, OrLeftOut, leaving_out
-from services.gateway.api.tool_calls.call_syntax import CallSyntax
+from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import CallRules, ToolUse, UsableTool
+from shared.text import TextModel
 
 MAX_TOOLS = 128
 LEAVES_OUT_BUILT_IN = leaving_out("(?!function$).+")
@@ -141,8 +142,8 @@ class WithTools(Lenient):
     def rules(self) -> CallRules:
         return CallRules()
 
-    def tool_use(self, syntax: CallSyntax) -> ToolUse:
+    def tool_use(self, text: TextModel) -> ToolUse:
         """The tools that the model may call. Raises: as ToolUse.of."""
         tools = enumerate(self.tools or ())
         usable = [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
-        return ToolUse.of(syntax, usable, self.rules)
+        return ToolUse.of(find_call_syntax(text.tool_template), usable, self.rules)
