@@ -8,12 +8,10 @@ from typing import Any
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-MAX_HEADER_BYTES = 65_536  # larger headers are refused; the last PART_BYTES of data may exceed it
+MAX_HEADER_BYTES = 65_536  # of a header that goes on after them; one that ends within the next PART_BYTES is accepted
 PART_BYTES = 16_384  # data is parsed in parts of this size
 HEADER_TIMEOUT_S = 10.0  # from the connection, or the first byte of a later header, to the header's end
-LINGER_S = (
-    1.0  # between an answer and the end: closing with unread data resets the connection, which discards the answer
-)
+LINGER_S = 1.0  # between an answer and the end: closing with unread data resets the connection and discards the answer
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -30,7 +28,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **named)
         self._unparsed_bytes = 0  # since the last header or part of a body
         self._header_timer: asyncio.TimerHandle | None = None
-        self._in_header = True  # or before it
+        self._in_header = False  # whether one has begun
         self._parsed = b""  # the data given to the parser now
         self._to_parse = b""  # the data to parse next
 
@@ -54,7 +52,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 if self._unparsed_bytes > MAX_HEADER_BYTES:
                     self._refuse(431, f"the header is larger than {MAX_HEADER_BYTES} bytes")
                     return
-        if self._in_header and self._header_timer is None:
+        if self._header_timer is None and (self._in_header or not self._is_serving()):
             self._start_header_timer()
 
     def on_message_begin(self) -> None:
@@ -90,10 +88,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0
         super().on_body(body)
 
-    def on_response_complete(self) -> None:
-        self._in_header = not self.pipeline  # also where the rest of a refused body is still arriving
-        super().on_response_complete()
-
     def limit_keep_alive(self, limit_s: int) -> None:
         """Close the connection if no request arrives within `limit_s` from now, or from its next response."""
         self.timeout_keep_alive = limit_s
@@ -112,8 +106,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _header_is_late(self) -> None:
         if self._is_serving():  # the next header waits for this response
             self._start_header_timer()
-        elif self.headers is None:  # nothing has arrived: an answer could be taken for that to a later request
-            self.transport.close()
         else:
             self._refuse(408, f"the header did not arrive within {HEADER_TIMEOUT_S:g} s")
 
@@ -121,10 +113,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer, unless a response is in progress, and close the connection."""
+        """Close the connection. Answer only within a header and without a response in progress: else an answer could be
+        taken for that to a later request, such as in the rest of a refused body."""
         self._stop_header_timer()
         if self._is_serving():
             self.transport.abort()
+            return
+        if not self._in_header:
+            self.transport.close()
             return
         body = f'{{"error": {{"message": "{message}", "type": "invalid_request_error", "param": null, "code": '
         body += '"header_too_large"}}' if status == 431 else '"timeout"}}'

@@ -153,6 +153,7 @@ async def test_a_connection_is_closed_a_while_after_its_last_response(
 async def test_empty_lines_do_not_keep_a_connection_open(lonely_gateway: RunningGateway, short_timeout: None) -> None:
     reply = await reply_to_endless(lonely_gateway, GET + b"\r\n", b"\r\n", pause_s=TIMEOUT_S / 10)
     assert reply.startswith(b"HTTP/1.1 200 ")
+    assert reply.count(b"HTTP/1.1 ") == 1
 
 
 async def test_the_rest_of_a_refused_body_does_not_keep_a_connection_open(
@@ -161,6 +162,7 @@ async def test_the_rest_of_a_refused_body_does_not_keep_a_connection_open(
     start = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
     reply = await reply_to_endless(lonely_gateway, start, b"x", pause_s=TIMEOUT_S / 10)
     assert reply.startswith(b"HTTP/1.1 404 ")
+    assert reply.count(b"HTTP/1.1 ") == 1
 
 
 async def test_a_stream_that_outlasts_the_header_timeout_is_served_whole(
