@@ -31,7 +31,8 @@ class Budget:
         """Raises: BudgetExceeded if it is more than what is left."""
         self.steps, self.seconds = self.steps - steps, self.seconds - seconds
         if self.steps < 0 or self.seconds < 0:
-            raise BudgetExceeded("the form is too large: it takes too long to compile", "pattern")
+            limit = f"{LARGE.steps:,} steps" if self.steps < 0 else f"{LARGE.seconds:g} s of regular expressions"
+            raise BudgetExceeded(f"the form is too large: compiling it may take {limit}", "pattern")
 
 
 SMALL = Budget(steps=40_000, seconds=0.5)

@@ -98,11 +98,14 @@ def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
     """As `_text_form`, in a process of its own, of the lowest priority. Raises: BadInput naming the wrong field."""
     os.nice(LOWEST_PRIORITY)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    field = _field_of(form)
     try:
         return _text_form(form, or_calls, LARGE)
-    except (BudgetExceeded, MemoryError):
-        field = _field_of(form)
-        raise BadInput(f"{field}: the form is too large: it takes too much time or memory to compile", field) from None
+    except BudgetExceeded as error:
+        raise BadInput(f"{field}: {error.message}", field) from None
+    except MemoryError:
+        reason = f"the form is too large: compiling it may take {MAX_MEMORY >> 30} GiB of memory"
+        raise BadInput(f"{field}: {reason}", field) from None
 
 
 def _text_form(form: Form | None, or_calls: OrCalls | None, budget: Budget) -> TextForm:
