@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.gateway.api.text_stream import REPLACEMENT
 from services.gateway.errors import ApiError
 from shared.arrays import Float32, unpack_float32, unpack_int32
 from shared.messages.requests import Outcome
 from shared.tokenizer import Tokenizer
 from shared.top_tokens import TopTokenTable
-
-REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 
 
 @dataclass(frozen=True, slots=True)
