@@ -15,8 +15,8 @@ ADJUSTED_HEADER = "X-Dilaserve-Adjusted"  # names a limit that the model's room 
 MAX_NAMED = 20  # ignored fields in the header
 MAX_NAME_LENGTH = 100  # characters of a field's path
 
-# Fields by their only value that has no effect; null has none either. They are those of OpenAI, Anthropic, vLLM and
-# TGI, the forms and limits of SGLang, llama.cpp and transformers, and those of servers of diffusion models.
+# Fields by their only value that has no effect; null has none either. They are those of OpenAI, Anthropic, vLLM, TGI
+# and NVIDIA, the forms and limits of SGLang, llama.cpp and transformers, and those of servers of diffusion models.
 _NULL = (
     *("adapter_id", "alg", "audio", "block_size", "chat_template", "custom_logit_processor", "denoising_steps"),
     *("diffusion_max_steps", "diffusion_steps", "ebnf", "editing_threshold", "factor", "gen_length", "grammar"),
@@ -50,6 +50,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "format": ("",),  # Ollama's
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
+    "nvext": ({},),  # NVIDIA's, with forms of the text
     "prompt_logprobs": (0, False),
     "refusal": ("",),
     "remasking": ("low_confidence",),

@@ -58,6 +58,7 @@ EFFECTIVE: dict[str, Any] = {
     "frequency_penalty": 0.5,
     "logit_bias": {"5": -100},
     "functions": [{"name": "f"}],
+    "nvext": {"guided_json": {"type": "integer"}},
     "modalities": ["text", "audio"],
     "mcp_servers": [{"url": "x"}],
     "vllm_xargs": {"a": 1},
