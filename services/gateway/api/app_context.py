@@ -64,11 +64,15 @@ class AppContext:
         planner = BodyPlanner(model.text, self.patterns, key, model.conversations)
         return body, model, await planner.plan(await body.wanted(planner))
 
-    def cells_of(self, model: str) -> ModelCells:
-        """The cells that serve a model. Raises: ApiError 404 if none does."""
-        for each in self.models:
-            if each.name == model:
-                return each
+    def cells_of(self, model: str | None) -> ModelCells:
+        """The cells that serve a model; without its name, those of the only one. Raises: ApiError 404 if none does; 400
+        without a name if there are several."""
+        found = [each for each in self.models if not model or each.name == model]
+        if len(found) == 1:
+            return found[0]
         served = ", ".join(repr(each.name) for each in self.models)
+        if not model:
+            message, code = f"model is required; served: {served}", "missing_required_parameter"
+            raise ApiError(400, message, param="model", code=code)
         message = f"the model {model[:MAX_NAME_LENGTH]!r} does not exist; served: {served}"
         raise ApiError(404, message, param="model", code="model_not_found")

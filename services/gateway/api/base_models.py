@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -14,6 +15,15 @@ class Strict(BaseModel):
     """Without type coercion or unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_first_unknown(cls, sent: Any) -> Any:
+        """Of unknown fields only the first: reporting a hundred thousand would block the event loop."""
+        if not isinstance(sent, dict):
+            return sent
+        unknown = islice((name for name in sent if name not in cls.model_fields), 1)
+        return {name: sent[name] for name in (*(cls.model_fields.keys() & sent.keys()), *unknown)}
 
 
 class Lenient(BaseModel):
@@ -30,6 +40,12 @@ class Lenient(BaseModel):
             accepted = f"; accepted: {values}" if values else ""
             raise unsupported_field(name, f"{name} is not supported{accepted}")
         return self
+
+
+class OfModel(Lenient):
+    """A body for one of the served models."""
+
+    model: str | None = None  # its name; None, or empty: the only one
 
 
 def unsupported(message: str) -> PydanticCustomError:

@@ -1,11 +1,11 @@
 """The bodies and the replies of /v1/batches and /v1/files."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from services.gateway.api.base_models import Strict
-from services.gateway.api.request_models import MetadataKey, MetadataValue
+from services.gateway.api.request_models import Metadata
 from services.gateway.view_models import List, Page, ResponseModel
 from shared.messages.gateway import BatchStatus
 
@@ -16,7 +16,7 @@ class BatchBody(Strict):
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
     completion_window: Literal["24h"]
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None
 
 
 class DeletedFile(ResponseModel):

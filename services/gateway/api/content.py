@@ -1,18 +1,19 @@
 """The content of a message: a text, or a list of parts of text."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.other_fields import kind_of
 
 MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
-PART_KINDS = ("text", "input_text", "output_text")  # all but the first are those of responses
+TextKind = Literal["text", "input_text", "output_text"]  # all but the first are those of responses
 
 
 class TextPart(Lenient):
-    type: Literal["text", "input_text", "output_text"]
+    type: TextKind
     text: str
     annotations: list[Any] | None = None  # this and the next of an earlier reply: accepted, not used
     logprobs: list[Any] | None = None
@@ -23,10 +24,10 @@ def check_parts(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     for i, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        is_text = kind in PART_KINDS
+        kind = kind_of(part)
+        is_text = kind in get_args(TextKind)
         if not is_text or not isinstance(part.get("text"), str):
-            given = f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if isinstance(kind, str) and not is_text else ""
+            given = f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if kind and not is_text else ""
             form = "{'type': 'text', 'text': '...'}"
             raise unsupported(f"part {i} must be of the form {form}{given}; only text is supported")
     return content
@@ -37,4 +38,4 @@ def joined(content: str | Sequence[TextPart] | None) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
 
 
-TextOrParts = Annotated[str | list[TextPart], BeforeValidator(check_parts)]
+TextOrParts = Annotated[str | Annotated[list[TextPart], Field(fail_fast=True)], BeforeValidator(check_parts)]

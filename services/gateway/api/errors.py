@@ -185,9 +185,8 @@ def _invalid(found: Sequence[_Wrong]) -> ApiError:
     gateway's own checks counts, else those with the deepest location."""
     first, at = found[0], found[0].member_at
     same = [each for each in found if at >= 0 and each.member_at == at and each.loc[:at] == first.loc[:at]] or [first]
-    best = [each for each in same if each.kind in _OWN][:1] or [
-        each for each in same if len(each.loc) == max(len(other.loc) for other in same)
-    ]
+    depth = max(len(each.loc) for each in same)
+    best = [each for each in same if each.kind in _OWN][:1] or [each for each in same if len(each.loc) == depth]
     reasons = dict.fromkeys(each.reason for each in best)
     reason = " or ".join(text.removeprefix("must be ") if i else text for i, text in enumerate(reasons))
     code, template = _INVALID.get(best[0].kind, ("invalid_value", "{param} {reason}"))

@@ -105,14 +105,15 @@ class LeftOut(BaseModel):
 OrLeftOut = Annotated[T, Tag("Served")] | Annotated[LeftOut, Tag("LeftOut")]  # beside a `leaving_out`
 
 
+def kind_of(item: Any) -> str:
+    """The type of an item, as it was sent or read; empty: it has none."""
+    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
+    return kind if isinstance(kind, str) else ""
+
+
 def leaving_out(types: str) -> Discriminator:
     """The tag of an item: `LeftOut` if its type matches this pattern, else `Served`."""
-
-    def tag(item: Any) -> str:
-        kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
-        return "LeftOut" if isinstance(kind, str) and re.fullmatch(types, kind) else "Served"
-
-    return Discriminator(tag)
+    return Discriminator(lambda item: "LeftOut" if re.fullmatch(types, kind_of(item)) else "Served")
 
 
 def effective_field(extra: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> str | None:

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
+from services.gateway.api.base_models import Lenient, OfModel, unsupported, unsupported_field, wrong_field
 from services.gateway.api.chat_turns import Turn, call, turn
 from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import TextForms
@@ -59,8 +59,6 @@ StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=
 # -1: as many as the model has room for
 NO_LIMIT = BeforeValidator(lambda limit: MAX_OUTPUT_TOKENS if type(limit) is int and limit == -1 else limit)
 MaxTokens = Annotated[int, Field(ge=1), NO_LIMIT]
-MetadataKey = Annotated[str, Field(max_length=64)]
-MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 def also(name: str, other: str) -> Any:
@@ -68,11 +66,21 @@ def also(name: str, other: str) -> Any:
     return Field(validation_alias=AliasChoices(name, other))
 
 
-def check_biased(biases: Any) -> Any:
-    """Raises: PydanticCustomError for too many tokens, before each is checked."""
-    if isinstance(biases, dict) and len(biases) > MAX_BIASED_TOKENS:
-        raise unsupported(f"must have at most {MAX_BIASED_TOKENS} items")
-    return biases
+def at_most(count: int) -> BeforeValidator:
+    """Refuses an object with more items before each is checked."""
+
+    def check(items: Any) -> Any:
+        if isinstance(items, dict) and len(items) > count:
+            raise unsupported(f"must have at most {count} items")
+        return items
+
+    return BeforeValidator(check)
+
+
+LogitBias = Annotated[dict[BiasedToken, Bias], at_most(MAX_BIASED_TOKENS)]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16), at_most(16)
+]
 
 
 def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -135,17 +143,16 @@ class StreamOptions(Lenient):
     continuous_usage_stats: bool = False  # vLLM's: the usage so far in every chunk with text
 
 
-class ServedBody(Lenient):
+class ServedBody(OfModel):
     """Fields of every body that the model answers."""
 
-    model: str
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
     seed: Annotated[Seed | None, also("seed", "random_seed")] = None  # the second is Mistral's name
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[BiasedToken, Bias], BeforeValidator(check_biased)] | None = None
+    logit_bias: LogitBias | None = None
     user: str | None = None
     service_tier: str | None = None  # names an SLO and a priority: serving_fields.py
 
@@ -239,7 +246,8 @@ class CompletionBody(ServedBody, TextForms):
         def replies(request_id: str, created_s: float) -> CompletionReplies:
             form, options = asked.format_of(request_id), self.stream_options or StreamOptions()
             echoes = [self.echo_of(prompt, text) for prompt in asked.prompts]
-            head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s), "model": self.model}
+            head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s)}
+            head["model"] = text.card.name
             if self.service_tier is not None:
                 head["service_tier"] = "default" if self.service_tier == "auto" else self.service_tier
             return CompletionReplies(
@@ -339,10 +347,7 @@ class TextBody(CompletionBody):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
     reply_format: ClassVar[type[TextFormat]] = TextFormat
 
-    prompt: Annotated[
-        str | list[int] | list[str] | list[list[int]],
-        BeforeValidator(_prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
-    ]
+    prompt: Annotated[str | list[int] | list[str] | list[list[int]], BeforeValidator(_prompts)]
 
     # 0: only with `echo`; the prompt alone comes back
     max_tokens: Annotated[Annotated[int, Field(ge=0), NO_LIMIT] | None, also("max_tokens", "gen_length")] = None

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from services.gateway.api.base_models import Lenient, unsupported_field
+from services.gateway.api.base_models import OfModel, unsupported_field
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.request_models import Message, TemplateOptions
@@ -14,12 +14,11 @@ from services.gateway.view_models import ResponseModel
 from shared.text import TextModel
 
 
-class TokenizeBody(WithTools):
+class TokenizeBody(OfModel, WithTools):
     """POST /tokenize: a prompt or messages."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
 
-    model: str
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     tools: Tools | None = None
@@ -41,10 +40,9 @@ class TokenizeBody(WithTools):
         return tools.chat(turns, opens_reply=opens_reply, options=options), "messages"
 
 
-class DetokenizeBody(Lenient):
+class DetokenizeBody(OfModel):
     """POST /detokenize."""
 
-    model: str
     tokens: Annotated[list[int], Field(fail_fast=True)]
     skip_special_tokens: bool | None = None  # None: true
 

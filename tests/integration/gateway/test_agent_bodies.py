@@ -104,6 +104,14 @@ async def test_a_body_is_served_and_what_has_no_effect_is_named(
     assert sorted(found.split(", ")) == sorted(ignored.split(", "))
 
 
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_body_without_a_model_is_for_the_only_one(gateway: RunningGateway, path: str) -> None:
+    for model in ({}, {"model": None}, {"model": ""}):
+        reply = await gateway.http.post(path, json=BODIES[path] | model)
+        assert reply.status_code == 200, reply.text
+        assert reply.json().get("model", MODEL) == MODEL
+
+
 @pytest.mark.parametrize("agent", ["claude_code", "codex"])
 async def test_the_recorded_bodies_of_agents_are_served(gateway: RunningGateway, agent: str) -> None:
     recorded = json.loads((RECORDED / f"{agent}.json").read_text(), object_hook=shortened)

@@ -93,6 +93,14 @@ async def test_an_unknown_model_is_not_found(both: TwoCells) -> None:
         assert error["message"].endswith(f"served: '{OWN}', '{OTHER}'")
 
 
+async def test_a_request_without_a_model_is_refused_with_their_names(both: TwoCells) -> None:
+    for model in ({}, {"model": None}, {"model": ""}):
+        refused = await both.gateway.http.post(PATH, json={"messages": TURNS, **model})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (400, "missing_required_parameter")
+        assert error["message"] == f"model is required; served: '{OWN}', '{OTHER}'"
+
+
 async def test_outcomes_of_all_cells_are_found_and_listed(both: TwoCells) -> None:
     replies = [await both.complete(cell) for cell in (both.first, both.second, both.first)]
     ids = [reply.headers["x-request-id"] for reply in replies]

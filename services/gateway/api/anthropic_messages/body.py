@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from services.gateway.api.anthropic_messages.replies import MessageReplies
-from services.gateway.api.anthropic_messages.tools import Block, MessageToolChoice, MessageTools, read_blocks, turns_of
-from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.anthropic_messages.tools import Content, MessageToolChoice, MessageTools, turns_of
+from services.gateway.api.base_models import Lenient, OfModel, unsupported
 from services.gateway.api.chat_turns import Turn, turn
 from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import ResponseFormat
@@ -19,22 +19,22 @@ from services.gateway.api.tool_calls.models import WithTools
 from services.gateway.api.tool_calls.use import CallRules, ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 
-BILLING = "x-anthropic-billing-header:"  # begins a system block of Claude Code, whose text changes in each request
-CALLS_AND_RESULTS = {"tool_use": "assistant", "tool_result": "user"}  # the role of a message that may have them
+BILLING_START = "x-anthropic-billing-header:"  # of Claude Code's system block that changes in each request
+ROLE_OF_BLOCK = {"tool_use": "assistant", "tool_result": "user"}  # of the messages that may have such a block
 
 
 class MessageTurn(Lenient):
     """A message of the conversation: a text, or blocks of which some are calls of tools or their results."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[str | list[Block], BeforeValidator(read_blocks, json_schema_input_type=str | list[Block])]
+    content: Content
 
     @field_validator("content")
     @classmethod
-    def _check_role(cls, content: str | list[Block], info: ValidationInfo) -> str | list[Block]:
+    def _check_role(cls, content: Content, info: ValidationInfo) -> Content:
         role = info.data.get("role")
         for block in () if isinstance(content, str) else content:
-            if CALLS_AND_RESULTS.get(block.type, role) != role:
+            if ROLE_OF_BLOCK.get(block.type, role) != role:
                 raise unsupported(f"must have no block of the type {block.type!r} in a message of this role")
         return content
 
@@ -52,11 +52,10 @@ def without_billing(system: Any) -> Any:
     """Drop that block: it would make each prompt begin differently, so that no prefix cache could be used."""
     if not isinstance(system, list):
         return system
-    return [part for part in system if not (isinstance(part, dict) and str(part.get("text")).startswith(BILLING))]
+    return [part for part in system if not (isinstance(part, dict) and str(part.get("text")).startswith(BILLING_START))]
 
 
-class ConversationBody(WithTools):
-    model: str
+class ConversationBody(OfModel, WithTools):
     messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
     system: Annotated[TextOrParts | None, BeforeValidator(without_billing)] = None
     tools: MessageTools | None = None
@@ -111,7 +110,7 @@ class MessageBody(ConversationBody, ServedBody):
             limit=("max_tokens", self.max_tokens),
             passed=self.passed(),
             tools=tools,
-            replies=lambda request_id, _: MessageReplies(self.model, request_id, tools),
+            replies=lambda request_id, _: MessageReplies(planner.text.card.name, request_id, tools),
             stop=self.stop_sequences or (),
             forms=[form for name, given in formats.items() if given is not None for form in given.forms(name)],
         )

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
 from services.gateway.api.chat_turns import Turn, call, turn
-from services.gateway.api.content import MAX_KIND_LENGTH, TextOrParts, TextPart, check_parts, joined
-from services.gateway.api.other_fields import OrLeftOut, leaving_out
+from services.gateway.api.content import TextOrParts, TextPart, joined
+from services.gateway.api.other_fields import LeftOut, OrLeftOut, kind_of, leaving_out
 from services.gateway.api.tool_calls.models import MAX_TOOLS, NamedFunction
 from services.gateway.api.tool_calls.use import CallRules
 
@@ -55,11 +55,15 @@ class CallBlock(Lenient):
 
 def named_tools(content: Any) -> Any:
     """Replace the references of a tool search's result by the names of the tools."""
-    if not isinstance(content, list):
-        return content
-    return [
-        {"type": "text", "text": part.get("tool_name")} if _kind(part) == "tool_reference" else part for part in content
-    ]
+    return [_named(i, part) for i, part in enumerate(content)] if isinstance(content, list) else content
+
+
+def _named(index: int, part: Any) -> Any:
+    if kind_of(part) != "tool_reference":
+        return part
+    if not isinstance(name := part.get("tool_name"), str):
+        raise unsupported(f"part {index} must be of the form {{'type': 'tool_reference', 'tool_name': '...'}}")
+    return {"type": "text", "text": name}
 
 
 class ResultBlock(Lenient):
@@ -70,22 +74,21 @@ class ResultBlock(Lenient):
     content: Annotated[TextOrParts | None, BeforeValidator(named_tools)] = None
 
 
-Served = TextPart | CallBlock | ResultBlock
 # Blocks of an earlier reply of another model: thoughts, and tools that its server ran
-LEFT_OUT = "(redacted_)?thinking|(server|mcp)_tool_use|[a-z_]+_tool_result"
-Block = Annotated[OrLeftOut[Served], leaving_out(LEFT_OUT)]
-_KINDS: Mapping[str, tuple[type[Served], str]] = {
-    "text": (TextPart, "{'type': 'text', 'text': '...'}"),
-    "tool_use": (CallBlock, "{'type': 'tool_use', 'id': '...', 'name': '...', 'input': {...}}"),
-    "tool_result": (ResultBlock, "{'type': 'tool_result', 'tool_use_id': '...', 'content': '...'}, with text only"),
-}
-
-
-def read_blocks(content: Any) -> Any:
-    """Check the content of a message. Returns: blocks if some are not text, otherwise the content."""
-    if not isinstance(content, list) or {_kind(part) for part in content} <= {"text"}:
-        return check_parts(content)
-    return [_block(i, part) for i, part in enumerate(content)]
+LEFT_OUT = re.compile("(redacted_)?thinking|(server|mcp)_tool_use|[a-z_]+_tool_result")
+KINDS: Mapping[str, str] = {"text": "Text", "tool_use": "Call", "tool_result": "Result"}  # tags of `Block` by type
+Block = Annotated[
+    Annotated[TextPart, Tag("Text")]
+    | Annotated[CallBlock, Tag("Call")]
+    | Annotated[ResultBlock, Tag("Result")]
+    | Annotated[LeftOut, Tag("LeftOut")],
+    Discriminator(
+        lambda block: "LeftOut" if LEFT_OUT.fullmatch(kind_of(block)) else KINDS.get(kind_of(block)),
+        custom_error_type="unsupported",
+        custom_error_message=f"must be of one of the types {', '.join(KINDS)}; only text and calls are supported",
+    ),
+]
+Content = str | Annotated[list[Block], Field(fail_fast=True)]
 
 
 def turns_of(role: str, content: Sequence[Block]) -> list[Turn]:
@@ -97,23 +100,3 @@ def turns_of(role: str, content: Sequence[Block]) -> list[Turn]:
     if texts or calls or not turns:
         turns.append(turn(role, "\n".join(texts), calls))
     return turns
-
-
-def _kind(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    return kind if isinstance(kind, str) else ""
-
-
-def _block(index: int, part: Any) -> Any:
-    """A block, or one that is left out as it is."""
-    kind = _kind(part)
-    if re.fullmatch(LEFT_OUT, kind):
-        return part
-    model, form = _KINDS.get(kind, (None, ""))
-    if model is None:
-        given = f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if kind else ""
-        raise unsupported(f"part {index} must be of one of the types {', '.join(_KINDS)}{given}")
-    try:
-        return model.model_validate(part)
-    except ValidationError:
-        raise unsupported(f"part {index} must be of the form {form}") from None

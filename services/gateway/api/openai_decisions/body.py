@@ -56,7 +56,7 @@ class DecisionReplies(Replies):
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         pairs = zip(self._body.questions, outcomes, strict=True)
         answers = [self._answer(question, outcome) for question, outcome in pairs]
-        return {"model": self._body.model, "answers": answers, "usage": usage_of(outcomes)}
+        return {"model": self._text.card.name, "answers": answers, "usage": usage_of(outcomes)}
 
     def _answer(self, question: AnyQuestion, outcome: Outcome) -> Json:
         """The confidence is the model's own probability of the chosen label; the probabilities of the labels add up to

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Sequence
 from string import ascii_uppercase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.other_fields import kind_of
 from services.gateway.api.replies_and_chunks import Json
 
 MAX_OPTIONS = 255
@@ -107,17 +108,12 @@ class ScoreQuestion(Question):
         return {"score": score, "probabilities": shares, "confidence": confidence}
 
 
-def _kind(question: Any) -> str | None:
-    kind = question.get("type") if isinstance(question, dict) else getattr(question, "type", None)
-    return kind.capitalize() if kind in KINDS else None
-
-
 AnyQuestion = Annotated[
     Annotated[PredicateQuestion, Tag("Predicate")]
     | Annotated[ChoiceQuestion, Tag("Choice")]
     | Annotated[ScoreQuestion, Tag("Score")],
     Discriminator(
-        _kind,
+        lambda question: kind_of(question).capitalize() if kind_of(question) in KINDS else None,
         custom_error_type="wrong_field",
         custom_error_message=f"must be one of {', '.join(KINDS)}",
         custom_error_context={"name": "type"},

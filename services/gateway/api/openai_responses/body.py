@@ -12,7 +12,7 @@ from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner
-from services.gateway.api.request_models import MaxTokens, MetadataKey, MetadataValue, ServedBody
+from services.gateway.api.request_models import MaxTokens, Metadata, ServedBody
 from services.gateway.api.tool_calls.models import (
     LEAVES_OUT_BUILT_IN,
     MAX_TOOLS,
@@ -111,7 +111,7 @@ class ResponseBody(ServedBody, WithTools):
     input: InputItems
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None
     reasoning: ReasoningOptions | None = None
     store: bool | None = None  # false: not even if the responses of its key are stored
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # alternatives of each token
@@ -124,7 +124,7 @@ class ResponseBody(ServedBody, WithTools):
     ) = None
     tool_choice: ToolChoice | None = None  # None: auto
     parallel_tool_calls: bool | None = None  # false: at most one call
-    include: list[Annotated[str, Field(pattern=INCLUDED)]] | None = None
+    include: Annotated[list[Annotated[str, Field(pattern=INCLUDED)]], Field(fail_fast=True)] | None = None
     text: TextOptions | None = None
     conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
 
@@ -156,7 +156,7 @@ class ResponseBody(ServedBody, WithTools):
             await planner.conversations.keep(request_id, cell, list(map(_message, items)), key)
 
         def replies(request_id: str, created_s: float) -> ResponseReplies:
-            head = self._head(is_stored=is_stored) | {"created_at": int(created_s)}
+            head = self._head(is_stored=is_stored) | {"created_at": int(created_s), "model": planner.text.card.name}
             return ResponseReplies(head, request_id, planner.text, tools, self.alternatives)
 
         return WantedCompletion(
@@ -180,7 +180,6 @@ class ResponseBody(ServedBody, WithTools):
         given, choice = self.text.format if self.text else None, self.tool_choice
         return {
             "object": "response",
-            "model": self.model,
             "background": False,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
-from services.gateway.api.other_fields import LeftOut, OrLeftOut, leaving_out
+from services.gateway.api.other_fields import LeftOut, OrLeftOut, kind_of, leaving_out
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import CallRules, ToolUse, UsableTool
 from shared.text import TextModel
@@ -75,7 +75,7 @@ class AllowedTools(Lenient):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[Annotated[OrLeftOut[NamedTool], LEAVES_OUT_BUILT_IN]]
+    tools: Annotated[list[Annotated[OrLeftOut[NamedTool], LEAVES_OUT_BUILT_IN]], Field(fail_fast=True)]
 
     @model_validator(mode="before")
     @classmethod
@@ -107,11 +107,14 @@ CHOICES = (
 )
 
 
+def _named_alone(choice: Any) -> Any:
+    """TGI's clients send the name of a function alone."""
+    return {"type": "function", "name": choice} if isinstance(choice, str) and choice not in MODES else choice
+
+
 def _kind_of_choice(choice: Any) -> str | None:
-    if isinstance(choice, str):
-        return "Mode" if choice in MODES else None
-    kind = choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", None)
-    return {"function": "NamedTool", "allowed_tools": "AllowedTools"}.get(kind) if isinstance(kind, str) else None
+    kinds = {"function": "NamedTool", "allowed_tools": "AllowedTools"}
+    return "Mode" if isinstance(choice, str) else kinds.get(kind_of(choice))
 
 
 ToolChoice = Annotated[
@@ -119,6 +122,7 @@ ToolChoice = Annotated[
     | Annotated[NamedTool, Tag("NamedTool")]
     | Annotated[AllowedTools, Tag("AllowedTools")],
     Discriminator(_kind_of_choice, custom_error_type="unsupported", custom_error_message=CHOICES),
+    BeforeValidator(_named_alone),
 ]
 Tools = Annotated[list[Annotated[OrLeftOut[Tool], LEAVES_OUT_BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
