@@ -71,9 +71,9 @@ class RequestRecorder:
         now_s = self._latency_s()
         if self._text_s is None:
             self._metrics.first_text.observe(now_s)
-            self._metrics.vllm.first_text(self._model, now_s)
+            self._metrics.vllm.first_text.labels(self._model).observe(now_s)
         else:
-            self._metrics.vllm.next_text(self._model, now_s - self._text_s)
+            self._metrics.vllm.next_text.labels(self._model).observe(now_s - self._text_s)
         self._text_s = now_s
 
     def completed(self, outcome: Outcome) -> None:
@@ -90,7 +90,7 @@ class RequestRecorder:
         if not self._ended:
             self._ended = True
             self._metrics.not_completed(reason)
-            self._metrics.vllm.aborted(self._model)
+            self._metrics.vllm.success.labels(self._model, "abort").inc()
             request_id, latency_s = self._request.request_id, round(self._latency_s(), 4)
             log.info("request not completed", request_id=request_id, reason=reason, latency_s=latency_s)
 

@@ -1,7 +1,6 @@
 """Metrics under vLLM's names, for dashboards, autoscalers and `vllm bench serve`. All have the label `model_name`."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -19,43 +18,37 @@ class VllmMetrics:
     """The requests of one gateway and, for the gauges, of the cells that it serves."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, labelnames=LABELS, registry=registry)
-        counter = partial(Counter, labelnames=LABELS, registry=registry)
+        def gauge(name: str, what: str) -> Gauge:
+            return Gauge(f"vllm:{name}", what, LABELS, registry=registry)
 
-        def histogram(name: str, description: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(name, description, LABELS, buckets=buckets, registry=registry)
+        def counter(name: str, what: str, *more_labels: str) -> Counter:
+            return Counter(f"vllm:{name}", what, (*LABELS, *more_labels), registry=registry)
 
-        self._running = gauge("vllm:num_requests_running", "Requests on an instance")
-        self._waiting = gauge("vllm:num_requests_waiting", "Requests that wait for an instance")
-        self._cache_use = gauge("vllm:kv_cache_usage_perc", "Share of the instances' room in tokens that is in use")
-        self._success = Counter(
-            "vllm:request_success", "Ended requests", [*LABELS, "finished_reason"], registry=registry
-        )
-        self._prompt_total = counter("vllm:prompt_tokens", "Prompt tokens of completed requests")
-        self._text_total = counter("vllm:generation_tokens", "Text tokens of completed requests")
-        self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens that a prefix cache may have")
-        self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens that a prefix cache had")
-        self._steps = counter("vllm:spec_decode_num_drafts", "Denoising steps")
-        self._computed = counter("vllm:spec_decode_num_draft_tokens", "Tokens of the blocks of these steps")
-        self._extra = counter("vllm:spec_decode_num_accepted_tokens", "Tokens they unmasked, less one for each step")
-        self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", SIZE_BUCKETS)
-        self._text = histogram("vllm:request_generation_tokens", "Text tokens of a request", SIZE_BUCKETS)
-        self._first = histogram(
-            "vllm:time_to_first_token_seconds", "From a stream's body to its first text", FIRST_TOKEN_BUCKETS_S
-        )
-        self._gap = histogram("vllm:inter_token_latency_seconds", "Between two texts of a stream", TOKEN_BUCKETS_S)
-        self._per_token = histogram(
-            "vllm:request_time_per_output_token_seconds", "Decode time by text tokens of a request", TOKEN_BUCKETS_S
-        )
-        self._latency = histogram(
-            "vllm:e2e_request_latency_seconds", "From a request's body to its outcome", REQUEST_BUCKETS_S
-        )
-        self._queue = histogram(
-            "vllm:request_queue_time_seconds", "From a request's arrival to its first step", REQUEST_BUCKETS_S
-        )
-        self._decode = histogram(
-            "vllm:request_decode_time_seconds", "From a request's first step to its last token", REQUEST_BUCKETS_S
-        )
+        def histogram(name: str, what: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"vllm:{name}", what, LABELS, buckets=buckets, registry=registry)
+
+        self._running = gauge("num_requests_running", "Requests on an instance")
+        self._waiting = gauge("num_requests_waiting", "Requests that wait for an instance")
+        self._cache_use = gauge("kv_cache_usage_perc", "Share of the instances' room in tokens that is in use")
+        self.success = counter("request_success", "Ended requests", "finished_reason")
+        self._prompt_total = counter("prompt_tokens", "Prompt tokens of completed requests")
+        self._text_total = counter("generation_tokens", "Text tokens of completed requests")
+        self._queries = counter("prefix_cache_queries", "Prompt tokens that a prefix cache may have")
+        self._hits = counter("prefix_cache_hits", "Prompt tokens that a prefix cache had")
+        self._steps = counter("spec_decode_num_drafts", "Denoising steps")
+        self._computed = counter("spec_decode_num_draft_tokens", "Tokens of the blocks of these steps")
+        self._extra = counter("spec_decode_num_accepted_tokens", "Tokens they unmasked, less one for each step")
+        self._prompt = histogram("request_prompt_tokens", "Prompt tokens of a request", SIZE_BUCKETS)
+        self._text = histogram("request_generation_tokens", "Text tokens of a request", SIZE_BUCKETS)
+        first, gap = "From a stream's body to its first text", "Between two texts of a stream"
+        self.first_text = histogram("time_to_first_token_seconds", first, FIRST_TOKEN_BUCKETS_S)
+        self.next_text = histogram("inter_token_latency_seconds", gap, TOKEN_BUCKETS_S)
+        per_token, whole = "Decode time by text tokens of a request", "From a request's body to its outcome"
+        self._per_token = histogram("request_time_per_output_token_seconds", per_token, TOKEN_BUCKETS_S)
+        self._latency = histogram("e2e_request_latency_seconds", whole, REQUEST_BUCKETS_S)
+        queued, decode = "From a request's arrival to its first step", "From a request's first step to its last token"
+        self._queue = histogram("request_queue_time_seconds", queued, REQUEST_BUCKETS_S)
+        self._decode = histogram("request_decode_time_seconds", decode, REQUEST_BUCKETS_S)
 
     def set_load(self, stats_of: Mapping[str, Sequence[SchedulerStats]]) -> None:
         """Export the load of each model. `stats_of`: those of its cells that have a leading scheduler."""
@@ -72,21 +65,10 @@ class VllmMetrics:
                 for gauge, value in zip(gauges, values, strict=True):
                     gauge.labels(model).set(value)
 
-    def first_text(self, model: str, after_s: float) -> None:
-        self._first.labels(model).observe(after_s)
-
-    def next_text(self, model: str, after_s: float) -> None:
-        """A later text of a stream, `after_s` after the one before."""
-        self._gap.labels(model).observe(after_s)
-
-    def aborted(self, model: str) -> None:
-        """A request ended without a completion."""
-        self._success.labels(model, "abort").inc()
-
     def completed(self, model: str, outcome: Outcome, block_length: int, latency_s: float) -> None:
         """`block_length`: of the request; `latency_s`: from its body to its outcome."""
         prompt, text = outcome.prompt_tokens, outcome.completion_tokens
-        self._success.labels(model, str(outcome.finish_reason or "stop")).inc()
+        self.success.labels(model, str(outcome.finish_reason or "stop")).inc()
         self._prompt_total.labels(model).inc(prompt)
         self._text_total.labels(model).inc(text)
         self._prompt.labels(model).observe(prompt)
