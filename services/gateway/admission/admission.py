@@ -58,12 +58,21 @@ class AdmissionController:
         if wait_s:
             raise _limit_exceeded(_rate_limit(key.requests_per_minute), wait_s)
 
-    def check_choices(self, key: ApiKey, choices: int, field: str) -> None:
-        """Count the other choices of a body whose first one `check_rate` has counted: all, or none.
+    def check_plan(self, key: ApiKey, requests: Sequence[Request], field: str, *, are_run: bool) -> None:
+        """Check the requests of one body, and count all of them or none; `check_rate` has counted the first one.
+        `field`: asks for several.
 
-        Raises: ApiError 400 naming `field` if the key's rate never allows them together; 429 if it does not now.
+        Raises: ApiError 403 if their priority is above the key's maximum; 400 naming `field` if the key or this gateway
+        never allows them together; 429 if the key's rate does not allow them now.
         """
-        per_minute = key.requests_per_minute
+        choices, per_minute = len(requests), key.requests_per_minute
+        if are_run and requests[0].priority > key.max_priority:
+            message = f"priority is {requests[0].priority}; the maximum of this key is {key.max_priority}"
+            raise ApiError(403, message, param="priority", code="priority_too_high")
+        if are_run and key.concurrency is not None and choices > key.concurrency:
+            raise _too_many(choices, field, _concurrency_limit(key.concurrency))
+        if are_run and choices > self._max_active:
+            raise _too_many(choices, field, f"the limit of this gateway is {self._max_active} requests in flight")
         if per_minute is None or choices == 1:
             return
         if choices > per_minute:
@@ -71,26 +80,6 @@ class AdmissionController:
         wait_s = self.key_use.acquire(key.key_id, per_minute, choices - 1)
         if wait_s:  # a repetition counts its first choice again
             raise _limit_exceeded(f"{_rate_limit(per_minute)}; {field} asks for {choices}", wait_s + 60 / per_minute)
-
-    def check_concurrency(self, key: ApiKey, choices: int, field: str) -> None:
-        """Raises: ApiError 400 naming `field` if the key or this gateway never allows these choices in flight."""
-        if key.concurrency is not None and choices > key.concurrency:
-            raise _too_many(choices, field, _concurrency_limit(key.concurrency))
-        if choices > self._max_active:
-            raise _too_many(choices, field, f"the limit of this gateway is {self._max_active} requests in flight")
-
-    def check_priority(self, key: ApiKey, request: Request) -> None:
-        """Raises: ApiError 403 if the request's priority is above the key's maximum."""
-        if request.priority > key.max_priority:
-            message = f"priority is {request.priority}; the maximum of this key is {key.max_priority}"
-            raise ApiError(403, message, param="priority", code="priority_too_high")
-
-    def check_plan(self, key: ApiKey, requests: Sequence[Request], field: str, *, are_run: bool) -> None:
-        """Check the requests of one body. `field`: asks for several. Raises: ApiError, as the checks below."""
-        if are_run:
-            self.check_priority(key, requests[0])
-            self.check_concurrency(key, len(requests), field)
-        self.check_choices(key, len(requests), field)
 
     async def open(
         self, key: ApiKey, request: Request, arrived_s: float, cell: CellContext, *, confirm: Confirm | None = None
