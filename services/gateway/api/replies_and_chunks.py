@@ -1,6 +1,7 @@
 """Replies in OpenAI's format, for chat and for plain completions, whole and in chunks. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from services.gateway.api.response_models import Serving
@@ -173,39 +174,31 @@ class StreamedReplies(Replies, Protocol):
         """The contents that end the stream early."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class CompletionReplies(StreamedReplies):
     """Builds the reply to one completion, with one or more choices."""
 
     ends_with_done = True
 
-    def __init__(
-        self,
-        form: TextFormat,
-        head: Json,
-        text: TextModel,
-        *,
-        alternatives: int | None,
-        echoes: Sequence[str],
-        choices_per_prompt: int,
-        include_usage: bool,
-        continuous_usage: bool,
-    ) -> None:
-        """`head`: the fields that begin the reply and each chunk. `alternatives`: of each token, with its
-        log-probability; None: no log-probabilities. `echoes`: the text before each choice's own, in order."""
-        self._format, self._head, self._text = form, head, text
-        self._alternatives, self._echoes, self._choices_per_prompt = alternatives, echoes, choices_per_prompt
-        self._include_usage, self._continuous_usage = include_usage, continuous_usage
+    form: TextFormat
+    head: Json  # the fields that begin the reply and each chunk
+    model: TextModel
+    alternatives: int | None  # of each token, with its log-probability; None: no log-probabilities
+    echoes: Sequence[str]  # the text before each choice's own, in order
+    choices_per_prompt: int
+    include_usage: bool
+    continuous_usage: bool
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         choices = [
-            self._format.choice(i, echo + each.text, each.finish_reason) | self._logprobs(each) | _stop_reason(each)
-            for i, (echo, each) in enumerate(zip(self._echoes, outcomes, strict=True))
+            self.form.choice(i, echo + each.text, each.finish_reason) | self._logprobs(each) | _stop_reason(each)
+            for i, (echo, each) in enumerate(zip(self.echoes, outcomes, strict=True))
         ]
         if len(outcomes) > 1:
             choices = [each | {"dilaserve": serving(of)} for each, of in zip(choices, outcomes, strict=True)]
         return {
-            **self._head,
-            "object": self._format.whole,
+            **self.head,
+            "object": self.form.whole,
             "choices": choices,
             "usage": self._usage(outcomes),
             "dilaserve": serving(outcomes[0]),
@@ -213,31 +206,31 @@ class CompletionReplies(StreamedReplies):
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The last chunk has the prompt, if the client wants it."""
-        chunks = [self._chunk([choice]) for choice in self._format.opening(index)]
-        echo = self.text(index, self._echoes[index], prompt_tokens, 0) if self._echoes[index] else []
+        chunks = [self._chunk([choice]) for choice in self.form.opening(index)]
+        echo = self.text(index, self.echoes[index], prompt_tokens, 0) if self.echoes[index] else []
         return chunks + echo
 
     def text(
         self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
     ) -> list[Json]:
         """Empty if the piece can still become a part of a call."""
-        piece = self._format.piece(index, text)
+        piece = self.form.piece(index, text)
         if piece.get("delta") == {} and not tokens:
             return []
-        logprobs = {"logprobs": self._format.logprobs(tokens)} if tokens else {}
+        logprobs = {"logprobs": self.form.logprobs(tokens)} if tokens else {}
         chunk = self._chunk([piece | logprobs])
-        if self._continuous_usage:
+        if self.continuous_usage:
             chunk["usage"] = usage(prompt_tokens, completion_tokens)
         return [chunk]
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
-        *rest, last = self._format.ending(index, outcome.finish_reason)
+        *rest, last = self.form.ending(index, outcome.finish_reason)
         ending = self._chunk([last | _stop_reason(outcome)])
         return [*(self._chunk([choice]) for choice in rest), ending | {"dilaserve": serving(outcome)}]
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
         """The chunk with the usage of all choices, if the client wants it."""
-        if not self._include_usage:
+        if not self.include_usage:
             return []
         return [self._chunk([]) | {"usage": self._usage(outcomes), "dilaserve": serving(outcomes[0])}]
 
@@ -245,17 +238,17 @@ class CompletionReplies(StreamedReplies):
         return [error.body()]
 
     def _logprobs(self, outcome: Outcome) -> Json:
-        if self._alternatives is None:
+        if self.alternatives is None:
             return {}
-        return {"logprobs": self._format.logprobs(TokenLogprobs(self._text, self._alternatives).finish(outcome))}
+        return {"logprobs": self.form.logprobs(TokenLogprobs(self.model, self.alternatives).finish(outcome))}
 
     def _usage(self, outcomes: Sequence[Outcome]) -> Json:
         """A prompt counts once, however many choices it has."""
-        return usage_of(outcomes[:: self._choices_per_prompt], outcomes)
+        return usage_of(outcomes[:: self.choices_per_prompt], outcomes)
 
     def _chunk(self, choices: list[Json]) -> Json:
-        chunk = {**self._head, "object": self._format.chunk, "choices": choices}
-        return chunk | {"usage": None} if self._include_usage else chunk
+        chunk = {**self.head, "object": self.form.chunk, "choices": choices}
+        return chunk | {"usage": None} if self.include_usage else chunk
 
 
 def _stop_reason(outcome: Outcome) -> Json:

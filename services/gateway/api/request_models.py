@@ -251,9 +251,9 @@ class CompletionBody(ServedBody, TextForms):
             if self.service_tier is not None:
                 head["service_tier"] = "default" if self.service_tier == "auto" else self.service_tier
             return CompletionReplies(
-                form,
-                head,
-                text,
+                form=form,
+                head=head,
+                model=text,
                 alternatives=alternatives,
                 echoes=[echo for echo in echoes for _ in range(n)],
                 choices_per_prompt=n,
