@@ -187,13 +187,13 @@ class Model(ResponseModel):
 
 class StoredRequestError(ResponseModel):
     message: str
-    param: str | None
+    param: str | None = Field(validation_alias="field")
 
 
 class RequestSummary(ResponseModel):
     """A finished request. In a list, `text` is shortened."""
 
-    id: str
+    id: str = Field(validation_alias="request_id")
     status: OutcomeStatus
     arrival_s: float = Field(description="Unix time, seconds")
     key: str = Field(description="the id of its API key; empty: none")
@@ -202,6 +202,13 @@ class RequestSummary(ResponseModel):
     text: str
     error: StoredRequestError | None
     dilaserve: Serving
+
+    @classmethod
+    def of(cls, outcome: Outcome, **more: Any) -> Self:
+        """`more`: the fields that the outcome does not have."""
+        error = asdict(outcome.error) if outcome.error else None
+        served = {"trace_id": outcome.trace_id or None, "error": error, "dilaserve": Serving.of(outcome)}
+        return cls.model_validate(asdict(outcome) | served | more)
 
 
 class StoredRequest(RequestSummary):

@@ -4,7 +4,7 @@ import asyncio
 import re
 from heapq import merge
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from msgspec.structs import replace
@@ -15,15 +15,7 @@ from services.gateway.api.app_context import AppContext
 from services.gateway.api.paging import page_after
 from services.gateway.api.replies_and_chunks import ChatFormat, TextFormat, usage_of
 from services.gateway.api.request_filter import RequestFilter
-from services.gateway.api.response_models import (
-    RequestPage,
-    RequestSummary,
-    Serving,
-    StoredRequest,
-    StoredRequestError,
-    UnfinishedRequest,
-    Usage,
-)
+from services.gateway.api.response_models import RequestPage, RequestSummary, StoredRequest, UnfinishedRequest
 from services.gateway.api.step_details import step_list
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_monitor import end_s
@@ -63,7 +55,7 @@ def request_routes(context: AppContext) -> APIRouter:
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
         if wanted.id and not outcomes:
             outcomes = await _older(context, http, wanted)
-        summaries: list[RequestSummary | UnfinishedRequest] = [RequestSummary(**_fields(each)) for each in outcomes]
+        summaries: list[RequestSummary | UnfinishedRequest] = [RequestSummary.of(each) for each in outcomes]
         return RequestPage(object="list", data=summaries, has_more=has_more, total=len(ended))
 
     @router.get("/{name}", response_model_exclude_unset=True)
@@ -82,13 +74,8 @@ def request_routes(context: AppContext) -> APIRouter:
         return found.model_copy(update={"status": "cancelling"})
 
     def stored(outcome: Outcome) -> StoredRequest:
-        return StoredRequest(
-            object="dilaserve.request",
-            finish_reason=outcome.finish_reason,
-            usage=Usage(**usage_of([outcome], [outcome])),
-            steps=step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else [],
-            **_fields(outcome),
-        )
+        steps = step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else []
+        return StoredRequest.of(outcome, object="dilaserve.request", usage=usage_of([outcome], [outcome]), steps=steps)
 
     return router
 
@@ -170,19 +157,3 @@ async def _find_in_cell(
     if not key.may_see(active.key):
         return None
     return UnfinishedRequest.of(replace(active, request_id=request_id)), bus  # older schedulers omit the id
-
-
-def _fields(outcome: Outcome) -> dict[str, Any]:
-    """The fields of a summary."""
-    error = outcome.error
-    return {
-        "id": outcome.request_id,
-        "status": outcome.status,
-        "arrival_s": outcome.arrival_s,
-        "key": outcome.key,
-        "priority": outcome.priority,
-        "trace_id": outcome.trace_id or None,
-        "text": outcome.text,
-        "error": StoredRequestError(message=error.message, param=error.field) if error else None,
-        "dilaserve": Serving.of(outcome),
-    }
