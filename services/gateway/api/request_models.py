@@ -25,8 +25,8 @@ from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
-from services.gateway.api.tool_calls.models import ToolCall, ToolChoice, Tools, WithTools, call_rules
-from services.gateway.api.tool_calls.use import CallRules, ToolUse
+from services.gateway.api.tool_calls.models import ToolCall, Tools, WithToolChoice
+from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import (
     MAX_BIASED_TOKENS,
@@ -296,7 +296,7 @@ class CompletionBody(ServedBody, TextForms):
         return value
 
 
-class ChatBody(CompletionBody, WithTools):
+class ChatBody(CompletionBody, WithToolChoice):
     """POST /v1/chat/completions."""
 
     prompt_field: ClassVar[str] = "messages"
@@ -310,8 +310,6 @@ class ChatBody(CompletionBody, WithTools):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     tools: Tools | None = None
-    tool_choice: ToolChoice | None = None  # None: auto
-    parallel_tool_calls: bool | None = None  # false: at most one call
 
     @property
     def alternatives(self) -> int | None:
@@ -323,10 +321,6 @@ class ChatBody(CompletionBody, WithTools):
         unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
         prompt = tools.chat(turns, options=options)
         return Asked([prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
-
-    @property
-    def rules(self) -> CallRules:
-        return call_rules(self.tool_choice, self.parallel_tool_calls)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:

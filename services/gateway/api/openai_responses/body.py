@@ -13,15 +13,7 @@ from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import MaxTokens, Metadata, ServedBody
-from services.gateway.api.tool_calls.models import (
-    LEAVES_OUT_BUILT_IN,
-    MAX_TOOLS,
-    Function,
-    ToolChoice,
-    WithTools,
-    call_rules,
-)
-from services.gateway.api.tool_calls.use import CallRules
+from services.gateway.api.tool_calls.models import LEAVES_OUT_BUILT_IN, MAX_TOOLS, Function, WithToolChoice
 from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
 
@@ -103,7 +95,7 @@ class ReasoningOptions(Lenient):
     effort: str | None = None
 
 
-class ResponseBody(ServedBody, WithTools):
+class ResponseBody(ServedBody, WithToolChoice):
     """POST /v1/responses."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
@@ -122,8 +114,6 @@ class ResponseBody(ServedBody, WithTools):
         ]
         | None
     ) = None
-    tool_choice: ToolChoice | None = None  # None: auto
-    parallel_tool_calls: bool | None = None  # false: at most one call
     include: Annotated[list[Annotated[str, Field(pattern=INCLUDED)]], Field(fail_fast=True)] | None = None
     text: TextOptions | None = None
     conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
@@ -170,10 +160,6 @@ class ResponseBody(ServedBody, WithTools):
             forms=self.text.format.forms("text.format") if self.text and self.text.format else (),
             alternatives=self.alternatives,
         )
-
-    @property
-    def rules(self) -> CallRules:
-        return call_rules(self.tool_choice, self.parallel_tool_calls)
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""

@@ -127,16 +127,6 @@ ToolChoice = Annotated[
 Tools = Annotated[list[Annotated[OrLeftOut[Tool], LEAVES_OUT_BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-def call_rules(choice: NamedTool | AllowedTools | str | None, parallel: bool | None) -> CallRules:
-    """The rules that `tool_choice` of a chat or of the Responses API states."""
-    if isinstance(choice, NamedTool):
-        return CallRules(named=choice.chosen)
-    if isinstance(choice, AllowedTools):
-        allowed = [tool.chosen for tool in choice.tools if isinstance(tool, NamedTool)]
-        return CallRules(choice.mode, parallel=parallel, allowed=allowed)
-    return CallRules(choice, parallel=parallel)
-
-
 class WithTools(Lenient):
     """A body with tools. Tools that are no functions are left out."""
 
@@ -151,3 +141,20 @@ class WithTools(Lenient):
         tools = enumerate(self.tools or ())
         usable = [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
         return ToolUse.of(find_call_syntax(text.tool_template), usable, self.rules)
+
+
+class WithToolChoice(WithTools):
+    """A body with tools whose choice is that of OpenAI's chats and of its Responses API."""
+
+    tool_choice: ToolChoice | None = None  # None: auto
+    parallel_tool_calls: bool | None = None  # false: at most one call
+
+    @property
+    def rules(self) -> CallRules:
+        choice, parallel = self.tool_choice, self.parallel_tool_calls
+        if isinstance(choice, NamedTool):
+            return CallRules(named=choice.chosen)
+        if isinstance(choice, AllowedTools):
+            allowed = [tool.chosen for tool in choice.tools if isinstance(tool, NamedTool)]
+            return CallRules(choice.mode, parallel=parallel, allowed=allowed)
+        return CallRules(choice, parallel=parallel)
