@@ -13,9 +13,8 @@ from services.gateway.api.batch_models import BatchBody
 from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.request_models import ChatBody, FimBody, ServedBody, TextBody
-from services.gateway.api.response_models import ErrorBody
+from services.gateway.api.response_models import ErrorBody, PlanList
 from services.gateway.api.token_models import DetokenizeBody, TokenizeBody
-from shared.messages.plans import PlanRecord, ReconfiguratorStats
 
 SCHEMAS = "#/components/schemas/"
 BODIES: tuple[type[BaseModel], ...] = (
@@ -38,19 +37,9 @@ _FORM = {
     "required": ["file", "purpose"],
     "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}},
 }
-_PLAN_LIST = {
-    "type": "object",
-    "required": ["object", "data", "reconfigurator"],
-    "properties": {
-        "object": {"const": "list"},
-        "data": {"type": "array", "items": {"$ref": SCHEMAS + "PlanRecord"}},
-        "reconfigurator": {
-            "anyOf": [{"$ref": SCHEMAS + "ReconfiguratorStats"}, {"type": "null"}],
-            "description": "The reconfigurator that runs; null: none does.",
-        },
-    },
+PLANS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/json": {"schema": {"$ref": SCHEMAS + PlanList.__name__}}}}
 }
-PLANS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": _PLAN_LIST}}}}
 FILE_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
 
 
@@ -74,9 +63,7 @@ def install_openapi(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=SCHEMAS + "{model}")
-            _, plans = msgspec.json.schema_components(
-                [PlanRecord, ReconfiguratorStats], ref_template=SCHEMAS + "{name}"
-            )
+            _, plans = msgspec.json.schema_components([PlanList], ref_template=SCHEMAS + "{name}")
             schema["components"]["schemas"] |= bodies["$defs"] | plans
             app.openapi_schema = schema
         return app.openapi_schema

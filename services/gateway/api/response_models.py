@@ -6,10 +6,12 @@ compares both.
 
 from typing import Any, Literal, Self
 
+import msgspec
 from msgspec.structs import asdict
 from pydantic import Field
 
 from services.gateway.view_models import Ms, Page, ResponseModel
+from shared.messages.plans import PlanRecord, ReconfiguratorStats
 from shared.messages.requests import ActiveRequest, FinishReason, Outcome, OutcomeStatus
 
 
@@ -247,6 +249,14 @@ class UnfinishedRequest(ResponseModel):
 
 class Status(ResponseModel):
     status: str
+
+
+class PlanList(msgspec.Struct, frozen=True, kw_only=True):
+    """The reconfigurator's decisions."""
+
+    object: Literal["list"] = "list"
+    data: list[PlanRecord]
+    reconfigurator: ReconfiguratorStats | None  # the one that runs; None: none does
 
 
 class RequestPage(Page[RequestSummary | UnfinishedRequest]):

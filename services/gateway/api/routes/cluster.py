@@ -8,6 +8,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.openapi import PLANS
+from services.gateway.api.response_models import PlanList
 from services.gateway.api.sse import EventStreamResponse, as_event
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_view import ClusterView, Update
@@ -44,7 +45,7 @@ def cluster_routes(context: AppContext) -> APIRouter:
         """The reconfigurator's decisions, newest first, and whether it runs."""
         found = find_cell(model, cell)
         records = await read_plans(found.connection.bus, limit)
-        content = {"object": "list", "data": records, "reconfigurator": found.monitor.reconfigurator}
-        return Response(msgspec.json.encode(content), media_type="application/json")
+        plans = PlanList(data=records, reconfigurator=found.monitor.reconfigurator)
+        return Response(msgspec.json.encode(plans), media_type="application/json")
 
     return router
