@@ -51,21 +51,16 @@ class Conversations:
             with bus_errors("read the response"), suppress(KeyNotFoundError):
                 entry = await (await self._bucket()).get(request_id)
                 conversation = decode(entry.value or b"", Conversation)
-        if conversation is None or conversation.owner != key.key_id:
-            raise _not_found(response_id)
-        if (connection := self._connections.get(conversation.cell or self._first)) is None:
-            raise _not_found(response_id)
-        outcome = await connection.bus.outcome(request_id)
-        if outcome is None or outcome.status is not OutcomeStatus.COMPLETED:
-            raise _not_found(response_id)
+        outcome = None
+        if conversation is not None and conversation.owner == key.key_id:
+            cell = self._connections.get(conversation.cell or self._first)
+            outcome = await cell.bus.outcome(request_id) if cell is not None else None
+        if conversation is None or outcome is None or outcome.status is not OutcomeStatus.COMPLETED:
+            reason = "it never completed, was not stored, or is more than a day old"
+            message = f"{PARAM}: the previous response {response_id[:80]!r} is not found: {reason}"
+            raise ApiError(400, message, param=PARAM, code="previous_response_not_found")
         return [*conversation.messages, ChatMessage(role="assistant", content=outcome.text)]
 
     async def _bucket(self) -> KeyValue:
         bus = self._connections[self._first].bus
         return await bus.js.key_value(bus.subjects.conversations_bucket)
-
-
-def _not_found(response_id: str) -> ApiError:
-    reason = "it never completed, was not stored, or is more than a day old"
-    message = f"{PARAM}: the previous response {response_id[:80]!r} is not found: {reason}"
-    return ApiError(400, message, param=PARAM, code="previous_response_not_found")
