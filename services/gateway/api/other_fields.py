@@ -8,12 +8,13 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 
+from services.gateway.errors import MAX_NAME_LENGTH
+
 T = TypeVar("T")
 
 IGNORED_HEADER = "X-Dilaserve-Ignored"
 ADJUSTED_HEADER = "X-Dilaserve-Adjusted"  # names a limit that the model's room has lowered
 MAX_NAMED = 20  # ignored fields in the header
-MAX_NAME_LENGTH = 100  # characters of a field's path
 
 # Fields by their only value that has no effect; null has none either. They are those of OpenAI, Anthropic, vLLM, TGI
 # and NVIDIA, the forms and limits of SGLang, llama.cpp and transformers, and those of servers of diffusion models.
