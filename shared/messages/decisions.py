@@ -29,5 +29,5 @@ class StepDecisions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def first_sent_s(self) -> float | None:
-        """Time from arrival to the first step; None: an earlier scheduler sent it."""
-        return float(unpack_float32(self.at_s)[0]) if self.first_step == 0 else None
+        """Time from arrival to the first step; None: an earlier scheduler sent it, or the record is damaged."""
+        return float(unpack_float32(self.at_s[:4])[0]) if self.first_step == 0 and len(self.at_s) >= 4 else None

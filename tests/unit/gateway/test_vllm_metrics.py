@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.gateway.metrics import GatewayMetrics, RequestRecorder
 from shared.arrays import pack_float32
@@ -77,18 +78,19 @@ def test_a_request_that_is_not_completed_counts_as_abort_once() -> None:
     assert value(metrics, "request_success_total", finished_reason="abort") == 1
 
 
-def test_the_load_is_that_of_the_scheduler_while_one_leads() -> None:
+def test_a_request_whose_record_of_steps_is_damaged_is_counted() -> None:
     metrics = GatewayMetrics()
-    metrics.vllm.set_load({"demo": [scheduler_stats(active=5, deferred=2, waiting=3)]})
-    assert [value(metrics, f"num_requests_{state}") for state in ("running", "waiting")] == [3, 5]
-    assert value(metrics, "kv_cache_usage_perc") == 300 / 8192
-    metrics.vllm.set_load({"demo": []})
-    assert value(metrics, "num_requests_running") is None
+    for at_s in (b"", b"abc"):
+        recorder(metrics).completed(replace(OUTCOME, decisions=StepDecisions(at_s=at_s)))
+    assert value(metrics, "request_success_total", finished_reason="length") == 2
 
 
-def test_the_load_of_a_model_is_that_of_all_its_cells() -> None:
+def test_the_load_of_a_model_is_that_of_its_cells_while_a_scheduler_leads() -> None:
     metrics = GatewayMetrics()
     busy, idle = scheduler_stats(active=5, deferred=2, waiting=3), scheduler_stats(active=1, deferred=0, waiting=0)
-    metrics.vllm.set_load({"demo": [busy, idle]})
-    assert [value(metrics, f"num_requests_{state}") for state in ("running", "waiting")] == [4, 5]
-    assert value(metrics, "kv_cache_usage_perc") == 600 / (2 * 8192)
+    for cells, running in (([busy], 3), ([busy, idle], 4)):
+        metrics.vllm.set_load({"demo": cells})
+        assert [value(metrics, f"num_requests_{state}") for state in ("running", "waiting")] == [running, 5]
+        assert value(metrics, "kv_cache_usage_perc") == 300 / 8192
+    metrics.vllm.set_load({"demo": []})
+    assert value(metrics, "num_requests_running") is None
