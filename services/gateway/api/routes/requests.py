@@ -24,6 +24,7 @@ from services.gateway.inflight import find_active
 from services.gateway.stores.conversations import ID_PREFIX as RESPONSE_ID_PREFIX
 from shared.api_keys import ApiKey
 from shared.bus.client import Bus
+from shared.bus.errors import bus_errors
 from shared.errors import RetryLater
 from shared.messages.requests import ActiveRequest, Cancel, Outcome
 
@@ -70,7 +71,8 @@ def request_routes(context: AppContext) -> APIRouter:
         found, bus = await _find(context, http, name)
         if isinstance(found, Outcome):
             raise ApiError(409, f"the request has ended: {found.status.value}", param="id", code="request_ended")
-        await bus.publish(bus.subjects.cancel(found.id), Cancel(reason="the client cancelled it"))
+        with bus_errors("cancel the request"):
+            await bus.publish(bus.subjects.cancel(found.id), Cancel(reason="the client cancelled it"))
         return found.model_copy(update={"status": "cancelling"})
 
     def stored(outcome: Outcome) -> StoredRequest:
