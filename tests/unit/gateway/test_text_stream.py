@@ -30,25 +30,20 @@ def ids(text: TextModel, words: str) -> list[int]:
     return [int(token) for token in text.encode_prompt(words)]
 
 
-def test_no_text_is_sent_beyond_the_first_mask(text: TextModel) -> None:
-    stream = stream_of(text)
-    a, b, c = ids(text, "abc")
-    assert add(stream, [1, 2], [b, c]) == ""
-    assert add(stream, [0], [a]) == "abc"
-
-
-def test_a_character_waits_for_all_its_tokens(text: TextModel) -> None:
-    stream = stream_of(text)
-    first, *others = ids(text, "🍎")
-    assert add(stream, [0], [first]) == ""
-    assert add(stream, [1, 2, 3], others) == "🍎"
-
-
-def test_a_possible_start_of_a_stop_string_is_withheld(text: TextModel) -> None:
-    stream = stream_of(text, ["END"])
-    assert add(stream, [0, 1, 2], ids(text, "a E")) == "a "
-    assert add(stream, [3], ids(text, "N")) == ""
-    assert add(stream, [4], ids(text, "T")) == "ENT"
+@pytest.mark.parametrize(
+    ("words", "steps", "pieces"),
+    [
+        ("abc", [[1, 2], [0]], ["", "abc"]),  # a mask is before them
+        ("🍎", [[0], [1, 2, 3]], ["", "🍎"]),  # a character has several tokens
+        ("a ENT", [[0, 1, 2], [3], [4]], ["a ", "", "ENT"]),  # a stop string may begin
+        ("every token at once", [[i] for i in range(19)], list("every token at once")),
+    ],
+)
+def test_text_is_sent_as_soon_as_it_is_final(
+    text: TextModel, words: str, steps: list[list[int]], pieces: list[str]
+) -> None:
+    stream, tokens = stream_of(text, ["END"]), ids(text, words)
+    assert [add(stream, positions, [tokens[at] for at in positions]) for positions in steps] == pieces
 
 
 def test_the_tokens_read_end_with_the_stop_string(text: TextModel) -> None:
@@ -90,12 +85,6 @@ def test_the_pieces_join_to_the_text_of_the_outcome(text: TextModel, data: st.Da
     final = text.finish(np.array(output, dtype=np.int32), Request(request_id="r", stop=stop)).text
     assert final.startswith("".join(pieces))
     assert "".join(pieces) + stream.finish(final) == final
-
-
-def test_text_is_sent_as_soon_as_it_is_final(text: TextModel) -> None:
-    stream = stream_of(text, ["zz"])
-    words = "every token at once"
-    assert [add(stream, [i], [token]) for i, token in enumerate(ids(text, words))] == list(words)
 
 
 def outcome(text: TextModel, words: str, kept: str, stop: str | None = None) -> Outcome:
