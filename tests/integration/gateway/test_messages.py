@@ -146,14 +146,12 @@ async def test_anthropics_batches_are_refused_with_the_alternative(gateway: Runn
 
 
 async def test_every_error_of_the_path_has_anthropics_form(gateway: RunningGateway) -> None:
-    unknown = await post(gateway, model="other")
-    wrong_path = await gateway.http.get("/v1/messages/batches")
-    wrong_method = await gateway.http.get("/v1/messages")
-    wrong_type = await gateway.http.post("/v1/messages", content="{}")
-    found = [(each.status_code, each.json()["error"]["type"]) for each in (unknown, wrong_path)]
-    assert found == [(404, "not_found_error")] * 2
-    found = [(each.status_code, each.json()["error"]["type"]) for each in (wrong_method, wrong_type)]
-    assert found == [(405, "invalid_request_error"), (415, "invalid_request_error")]
+    for reply, status, kind in (
+        (await post(gateway, model="other"), 404, "not_found_error"),
+        (await gateway.http.get("/v1/messages"), 405, "invalid_request_error"),
+        (await gateway.http.post("/v1/messages", content="{}"), 415, "invalid_request_error"),
+    ):
+        assert (reply.status_code, reply.json()["error"]["type"]) == (status, kind)
 
 
 async def test_a_gateway_without_instances_is_overloaded(lonely_gateway: RunningGateway) -> None:
