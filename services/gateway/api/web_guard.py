@@ -1,5 +1,6 @@
 """Protects the API from web pages of other sites that run in a client's browser: DNS rebinding, cross-site requests."""
 
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -28,7 +29,8 @@ class WebGuard:
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
         self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
         hosts = settings.allowed_hosts or (() if is_loopback(settings.host) else (ANY,))
-        self._hosts = frozenset(host.lower() for host in hosts) | {LOOPBACK_NAME}
+        # An address is always allowed: rebinding needs a name. So is an absent host, which no browser sends.
+        self._hosts = frozenset({"", LOOPBACK_NAME, *(host.lower() for host in hosts)})
         self._app = app
         if self._origins:
             self._app = CORSMiddleware(
@@ -51,7 +53,7 @@ class WebGuard:
     def _check(self, headers: Headers) -> None:
         """Raises: ApiError 403 if the host or the origin is not allowed."""
         host = headers.get("host", "").lower()
-        if not self._is_host_allowed(host):
+        if not {ANY, _name_of(host[:MAX_HOST_LENGTH])} & self._hosts:
             message = f"the host {host[:MAX_NAME_LENGTH]!r} is not allowed; DILASERVE_ALLOWED_HOSTS lists allowed names"
             raise ApiError(403, message, code="host_not_allowed")
         origin = headers.get("origin", "").lower()
@@ -59,27 +61,13 @@ class WebGuard:
             message = f"the origin {origin[:MAX_NAME_LENGTH]!r} is not allowed; DILASERVE_ALLOWED_ORIGINS lists others"
             raise ApiError(403, message, code="origin_not_allowed")
 
-    def _is_host_allowed(self, host: str) -> bool:
-        """An address is always allowed: rebinding needs a name. So is an absent host, which no browser sends."""
-        if not host or ANY in self._hosts:
-            return True
-        name = _name_of(host[:MAX_HOST_LENGTH])
-        return name in self._hosts or _is_address(name)
-
 
 @lru_cache(maxsize=1024)
 def _name_of(host: str) -> str:
-    """The name or address of a `Host` header, without its port; empty if it is invalid."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
+    """The name in a `Host` header, without its port; empty if it is an address. An invalid header stays as it is."""
+    name = host
+    with suppress(ValueError):
+        name = urlsplit(f"//{host}").hostname or host
+        ip_address(name)
         return ""
-
-
-@lru_cache(maxsize=1024)
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return name
