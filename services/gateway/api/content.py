@@ -7,8 +7,8 @@ from pydantic import BeforeValidator, Field
 
 from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.other_fields import kind_of
+from services.gateway.errors import MAX_NAME_LENGTH
 
-MAX_KIND_LENGTH = 50  # characters of a part's type that a message repeats
 TextKind = Literal["text", "input_text", "output_text"]  # all but the first are those of responses
 
 
@@ -27,7 +27,7 @@ def check_parts(content: Any) -> Any:
         kind = kind_of(part)
         is_text = kind in get_args(TextKind)
         if not is_text or not isinstance(part.get("text"), str):
-            given = f", not of the type {kind[:MAX_KIND_LENGTH]!r}" if kind and not is_text else ""
+            given = f", not of the type {kind[:MAX_NAME_LENGTH]!r}" if kind and not is_text else ""
             form = "{'type': 'text', 'text': '...'}"
             raise unsupported(f"part {i} must be of the form {form}{given}; only text is supported")
     return content

@@ -31,7 +31,7 @@ UNSUPPORTED: Mapping[str, str] = {
 }
 # Agents shorten their conversation if an error has the words of Anthropic's or of OpenAI's; their clients hide the code
 TOO_LONG = "prompt is too long for the model's maximum context length"
-RETRY_AFTER_S = 2  # Retry-After of a 503, and of a 429 because the gateway is full
+RETRY_AFTER_S = 2  # Retry-After of a 503
 
 
 def as_api_error(error: Exception) -> ApiError:
