@@ -1,12 +1,15 @@
 """Errors in OpenAI's format, {"error": {"message", "type", "param", "code"}}."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome, OutcomeStatus
+from shared.tasks import run_until
+
+T = TypeVar("T")
 
 SLO_UNATTAINABLE = "slo_unattainable"  # code of a request that the scheduler refuses
 _FORMS = ("pattern", "choices")  # fields of a request on the bus
@@ -39,6 +42,14 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         kind = _TYPE_OF_STATUS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+async def unless_left(left: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises: ApiError 499 if the client, for whose leaving `left` waits, leaves first."""
+    found = await run_until(left, work)
+    if found is None:
+        raise ApiError(499, "the client left", code="left")  # a client that has left does not receive it
+    return found
 
 
 def not_found(kind: str, name: str, param: str) -> ApiError:

@@ -1,8 +1,9 @@
 """The parts of one gateway, which its routes share."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.datastructures import Headers
 
@@ -12,7 +13,7 @@ from services.gateway.api.plan import BodyPlan, BodyPlanner
 from services.gateway.api.request_body import BodyBudget
 from services.gateway.api.serving_fields import B, ServingTables, with_serving_fields
 from services.gateway.cell_context import CellContext
-from services.gateway.errors import MAX_NAME_LENGTH, ApiError
+from services.gateway.errors import MAX_NAME_LENGTH, ApiError, unless_left
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.model_cells import ModelCells
 from services.gateway.stores.batch_store import BatchStore
@@ -54,15 +55,20 @@ class AppContext:
                 problems.append(": ".join([*labels, problem]))
         raise RetryLater("; ".join(problems))
 
-    async def plan(self, sent: B, headers: Headers, key: ApiKey) -> tuple[B, ModelCells, BodyPlan]:
-        """The body with its serving fields, the cells that serve its model, and the plan of its requests.
+    async def plan(
+        self, sent: B, headers: Headers, key: ApiKey, left: Callable[[], Coroutine[Any, Any, object]] | None = None
+    ) -> tuple[B, ModelCells, BodyPlan]:
+        """The body with its serving fields, the cells that serve its model, and the plan of its requests. `left()` ends
+        when the client leaves, for whom no form is then compiled.
 
-        Raises: as `with_serving_fields`, `cells_of`, `ServedBody.wanted` and `BodyPlanner.plan`.
+        Raises: as `with_serving_fields`, `cells_of`, `ServedBody.wanted`, `BodyPlanner.plan` and `unless_left`.
         """
         body = with_serving_fields(sent, headers, self.tables)
         model = self.cells_of(body.model)
         planner = BodyPlanner(model.text, self.patterns, key, model.conversations)
-        return body, model, await planner.plan(await body.wanted(planner))
+        wanted = await body.wanted(planner)
+        planning, has_form = planner.plan(wanted), bool(wanted.forms or wanted.tools.tools)
+        return body, model, await (unless_left(left(), planning) if left is not None and has_form else planning)
 
     def cells_of(self, model: str | None) -> ModelCells:
         """The cells that serve a model; without its name, those of the only one. Raises: ApiError 404 if none does; 400

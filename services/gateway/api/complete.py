@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import partial
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -19,14 +19,11 @@ from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.replies_and_chunks import StreamedReplies
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_models import ServedBody
-from services.gateway.errors import ApiError, check_completed
+from services.gateway.errors import ApiError, check_completed, unless_left
 from services.gateway.inflight import InFlightRequest
 from services.gateway.metrics import RequestRecorder
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome
-from shared.tasks import run_until
-
-T = TypeVar("T")
 
 
 async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -> Response:
@@ -35,10 +32,12 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     try:
         context.admission.check_rate(key)
         async with read_body(http, kind, context.bodies) as sent:
-            body, model, plan = await context.plan(sent, http.headers, key)
+            body, model, plan = await context.plan(sent, http.headers, key, partial(_disconnected, http))
             opened = await open_all(context, model, http, body, plan, start_s)
     except Exception as error:
-        context.metrics.not_completed("unavailable" if as_api_error(error).status >= 500 else "rejected")
+        reply = as_api_error(error)
+        reason = "rejected" if reply.status < 500 else "unavailable"
+        context.metrics.not_completed("left" if reply.code == "left" else reason)
         raise
     request_id, wanted = opened[0].request.request_id, plan.wanted
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]
@@ -51,7 +50,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
             pairs = enumerate(zip(opened, recorders, strict=True))
             choices = [StreamedChoice.of(i, each, model.text, own, wanted.form_field) for i, (each, own) in pairs]
             return CompletionStream(model.text.decode, choices, replies, headers)
-        outcomes = await _while_connected(http, _completed(opened, wanted.form_field))
+        outcomes = await unless_left(_disconnected(http), _completed(opened, wanted.form_field))
         whole = replies.whole(outcomes)
     for inflight in opened:
         inflight.close()
@@ -81,14 +80,6 @@ def _ended_by_errors(inflights: Sequence[InFlightRequest], recorders: Sequence[R
         raise reply.of_request(inflights[0].request.request_id) from None
 
 
-async def _while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises: ApiError 499 if the client leaves first."""
-    found = await run_until(_disconnected(http), work)
-    if found is None:
-        raise ApiError(499, "the client left", code="left")  # a client that has left does not receive it
-    return found
-
-
 async def _completed(inflights: Sequence[InFlightRequest], form_field: str) -> list[Outcome]:
     """The outcomes. `form_field`: as in check_completed. Raises: ApiError if a request is not completed."""
 
@@ -108,7 +99,7 @@ async def _check_not_rejected(http: Request, inflight: InFlightRequest, form_fie
     """
     if not (inflight.request.pattern or inflight.request.choices):
         return
-    event = await _while_connected(http, inflight.first_event())
+    event = await unless_left(_disconnected(http), inflight.first_event())
     if isinstance(event, Outcome):
         check_completed(event, form_field)
 

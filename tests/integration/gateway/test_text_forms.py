@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from services.gateway.api import form_compiler
 from shared.messages.requests import OutcomeStatus
 from shared.patterns.automaton import compile_pattern
+from shared.patterns.compile_budget import Budget
 from shared.tasks import cancel
 from tests.support.gateway import CHAT, LIMIT_S, ONE_CELL, RunningGateway, leave
 from tests.support.scheduler import AnsweringScheduler
@@ -220,6 +222,28 @@ async def test_a_client_that_leaves_before_the_first_step_of_a_form_cancels_its_
     request_id = await leave(gateway, "/v1/chat/completions", json=body)
     async with asyncio.timeout(LIMIT_S):
         assert await gateway.scheduler.cancelled.get() == request_id
+
+
+async def test_no_form_is_compiled_for_a_client_that_left(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiling, ended = asyncio.Event(), asyncio.Event()
+
+    async def compile_for_long(*_: object) -> None:
+        compiling.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(form_compiler, "run_in_process", compile_for_long)
+    monkeypatch.setattr(form_compiler, "SMALL", Budget(steps=0, seconds=0.0))
+    body = TEXT | {"guided_json": {"type": "string", "pattern": "^[a-z]{5,8}$"}}
+    sent = asyncio.create_task(gateway.http.post("/v1/completions", json=body))
+    async with asyncio.timeout(LIMIT_S):
+        await compiling.wait()
+        await cancel([sent])
+        await ended.wait()
 
 
 async def test_other_requests_are_served_while_a_pattern_is_compiled(gateway: RunningGateway) -> None:
