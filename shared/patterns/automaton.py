@@ -61,6 +61,8 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     plain = without_anchors(pattern)
     try:
         part = read_regex(pattern)
+    except BudgetExceeded:
+        raise
     except (BadInput, UnknownSyntaxError) as unknown:
         return _read(_run(plain, str(unknown)))
     if part.size > MAX_RAW_STATES:  # before any work

@@ -12,7 +12,7 @@ from functools import lru_cache
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
 from shared.patterns.characters import Range, without
-from shared.patterns.compile_budget import TooLarge
+from shared.patterns.compile_budget import TooLarge, current_budget
 from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
@@ -64,8 +64,9 @@ def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool =
     """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string.
 
     Look-ahead is read if the texts are `escaped`. Raises: UnknownSyntaxError; BadInput for other look-around,
-    back-references and word boundaries.
+    back-references and word boundaries; BudgetExceeded.
     """
+    current_budget().spend(steps=len(pattern) // 2)
     return _Reader(pattern, lambda codes: _characters(codes, within, escaped), of_rust=not escaped).whole()
 
 

@@ -106,6 +106,11 @@ def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now(monkeypatc
     assert compile_pattern("busy[0-9]").accepts("busy1")
 
 
+def test_reading_a_long_pattern_takes_of_the_budget() -> None:
+    with limited_to(Budget(10_000, seconds=1)), pytest.raises(BudgetExceeded):
+        compile_pattern("a" * 100_000)
+
+
 @pytest.mark.parametrize("pattern", ["^(a|b)*a(a|b){11}$", "(?m)^(a|b)*a(a|b){11}$"])
 def test_a_pattern_that_exceeds_its_budget_compiles_with_a_larger_one(pattern: str) -> None:
     with limited_to(Budget(10_000, seconds=1)), pytest.raises(BudgetExceeded, match="may take 600,000 steps"):
