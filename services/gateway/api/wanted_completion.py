@@ -1,6 +1,6 @@
 """The wishes of a body, in the same terms for every endpoint, and the request for one prompt, built from them."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ Keep = Callable[[str, str], Awaitable[None]]  # stores the conversation; called 
 class WantedCompletion:
     """The wishes of a body, in the terms of a completion. Errors and headers name the body's own fields."""
 
-    prompts: Sequence[Prompt]
+    prompts: Iterable[Prompt]  # read once, one at a time: each may be as long as the body
     prompt_field: str
     n: int = 1  # choices for each prompt
     limit: tuple[str, int | None]  # the field that limits the tokens of the text, and its value

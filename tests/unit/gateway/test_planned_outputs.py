@@ -1,11 +1,13 @@
 """The output of a body, for models of both kinds of attention: its length, and the part that the body gives."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.infill import DEFAULT_HOLE_TOKENS
+from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import TextBody
 from services.gateway.stores.conversations import Conversations
@@ -23,9 +25,13 @@ def block_causal(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
     return TextModel(write_tiny_sdar(tmp_path_factory.mktemp("models") / "tiny-sdar"), "tiny-sdar")
 
 
+def planner_of(text: TextModel) -> BodyPlanner:
+    return BodyPlanner(text, FormCompiler(), ANONYMOUS, Conversations({}, ""))
+
+
 async def build(text: TextModel, prompt: str = "abc", **fields: Any) -> Request:
     """The request of a plain completion with these fields and one choice, without a gateway."""
-    planner = BodyPlanner(text, FormCompiler(), ANONYMOUS, Conversations({}, ""))
+    planner = planner_of(text)
     wanted = await TextBody.model_validate({"model": "m", "prompt": prompt, **fields}).wanted(planner)
     [request] = (await planner.plan(wanted)).requests
     return request
@@ -51,6 +57,19 @@ async def test_outputs_of_a_block_causal_model_are_whole_blocks_of_the_grid(
 async def test_a_prompt_without_room_for_its_first_block_is_refused(block_causal: TextModel) -> None:
     with pytest.raises(TooLong, match=f"prompt has {MAX_LENGTH} tokens"):
         await build(block_causal, "a" * MAX_LENGTH)
+
+
+async def test_the_prompts_of_questions_are_not_held_at_once(text: TextModel) -> None:
+    question = {"type": "predicate", "instructions": "It is long."}
+    body, planner = DecisionBody.model_validate({"input": "a" * 10**6, "questions": [question] * 64}), planner_of(text)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLong, match="input has 1000"):
+            await planner.plan(await body.wanted(planner))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 20 * 10**6
 
 
 def layout(text: TextModel, request: Request) -> str:

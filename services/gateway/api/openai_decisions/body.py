@@ -36,7 +36,7 @@ class DecisionBody(ServedBody):
         tools = ToolUse(find_call_syntax(planner.text.tool_template))
         turns = turns_of(self.input)
         return WantedCompletion(
-            prompts=[tools.chat(_with_question(turns, question.text)) for question in self.questions],
+            prompts=(tools.chat(_with_question(turns, question.text)) for question in self.questions),
             prompt_field="input",
             limit=("max_tokens", None),
             passed=self.passed(),
