@@ -40,7 +40,7 @@ async def encode_prompt(prompt: Prompt, text: TextModel, name: str) -> Int32:
         return await unblocked(encode, prompt.length)
     if isinstance(prompt, str):
         return await unblocked(partial(text.encode_prompt, prompt, name), len(prompt))
-    return text.check_ids(prompt, name)
+    return await unblocked(partial(text.check_ids, prompt, name), len(prompt))
 
 
 async def unblocked(work: Callable[[], T], length: int) -> T:
