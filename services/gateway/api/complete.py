@@ -39,18 +39,19 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         reason = "rejected" if reply.status < 500 else "unavailable"
         context.metrics.not_completed("left" if reply.code == "left" else reason)
         raise
-    request_id, wanted = opened[0].request.request_id, plan.wanted
+    request_id, form_field, is_stream = opened[0].request.request_id, plan.wanted.form_field, body.stream
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]
     with _ended_by_errors(opened, recorders):
-        replies = wanted.replies(request_id, created_s)
+        replies = plan.wanted.replies(request_id, created_s)
         ignored = ignored_header(body, [*plan.left_out, *context.tables.ignored(sent)])
         headers = {"X-Request-Id": request_id, **ignored, **plan.adjusted}
-        if body.stream and isinstance(replies, StreamedReplies):
-            await _check_not_rejected(http, opened[0], wanted.form_field)
+        del sent, body, plan  # they may take much memory, and the requests much time
+        if is_stream and isinstance(replies, StreamedReplies):
+            await _check_not_rejected(http, opened[0], form_field)
             pairs = enumerate(zip(opened, recorders, strict=True))
-            choices = [StreamedChoice.of(i, each, model.text, own, wanted.form_field) for i, (each, own) in pairs]
+            choices = [StreamedChoice.of(i, each, model.text, own, form_field) for i, (each, own) in pairs]
             return CompletionStream(model.text.decode, choices, replies, headers)
-        outcomes = await unless_left(_disconnected(http), _completed(opened, wanted.form_field))
+        outcomes = await unless_left(_disconnected(http), _completed(opened, form_field))
         whole = replies.whole(outcomes)
     for inflight in opened:
         inflight.close()

@@ -54,18 +54,20 @@ class LineServer:
         sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
         owner = dataclasses.replace(ANONYMOUS, key_id=self._batch.owner)
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
-        _, model, plan = await self._context.plan(sent, Headers(), owner)
+        body, model, plan = await self._context.plan(sent, Headers(), owner)
         if len(plan.requests) > 1:
             raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
-        [request] = plan.requests
-        if plan.outcomes:
-            outcome = replace(plan.outcomes[0], request_id=request_id)
+        [request], ends = plan.requests, plan.outcomes
+        replies, form_field = plan.wanted.replies(request_id, 0.0), plan.wanted.form_field
+        del sent, body, plan  # they may take much memory, and the request much time
+        if ends:
+            outcome = replace(ends[0], request_id=request_id)
         else:
             priority, slo_s = min(request.priority, MAX_PRIORITY), request.slo_s or left_s
             own = {"request_id": request_id, "priority": priority, "slo_s": slo_s}
             outcome = await self._outcome(model, replace(request, stream=False, guesses=False, **own), start_s, left_s)
-        check_completed(outcome, plan.wanted.form_field)
-        return plan.wanted.replies(request_id, outcome.arrival_s).whole([outcome])
+        check_completed(outcome, form_field)
+        return replies.whole([outcome]) | {"created": int(outcome.arrival_s)}
 
     async def _outcome(self, model: ModelCells, request: Request, start_s: float, left_s: float) -> Outcome:
         """The outcome of the request, or of the same one that was published before."""

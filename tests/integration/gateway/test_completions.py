@@ -1,12 +1,15 @@
 """Completions through a real bus."""
 
 import asyncio
+import gc
 from typing import Any
 
 import httpx
 import pytest
 
+from services.gateway.api.request_models import ChatBody
 from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
+from tests.support.waiting import reached
 
 pytestmark = ONE_CELL
 
@@ -126,6 +129,12 @@ async def test_options_reach_the_scheduler(gateway: RunningGateway) -> None:
     assert (request.top_p, request.top_k, request.min_p) == (0.9, 40, 0.05)
     assert (request.frequency_penalty, request.presence_penalty, request.repetition_penalty) == (0.5, -2.0, 1.2)
     assert request.logit_bias == {65: -100.0, 66: 2.5}
+
+
+async def test_a_body_is_not_kept_while_its_request_runs(gateway: RunningGateway) -> None:
+    async with gateway.scheduler.withholding(gateway.http.post("/v1/chat/completions", json=CHAT)):
+        gc.collect()
+        await reached(lambda: not any(type(each) is ChatBody for each in gc.get_objects()))
 
 
 async def test_concurrent_requests_each_get_their_own_answer(gateway: RunningGateway) -> None:

@@ -41,20 +41,20 @@ class DecisionBody(ServedBody):
             limit=("max_tokens", None),
             passed=self.passed(),
             tools=tools,
-            replies=lambda _request_id, _created_s: DecisionReplies(self, planner.text),
+            replies=lambda _request_id, _created_s: DecisionReplies(self.questions, planner.text),
             labels_by_prompt=[question.labels for question in self.questions],
             alternatives=0,
         )
 
 
 class DecisionReplies(Replies):
-    """Builds the reply to one body; it has no stream."""
+    """Builds the reply to the questions of one body; it has no stream."""
 
-    def __init__(self, body: DecisionBody, text: TextModel) -> None:
-        self._body, self._text = body, text
+    def __init__(self, questions: Sequence[AnyQuestion], text: TextModel) -> None:
+        self._questions, self._text = questions, text
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
-        pairs = zip(self._body.questions, outcomes, strict=True)
+        pairs = zip(self._questions, outcomes, strict=True)
         answers = [self._answer(question, outcome) for question, outcome in pairs]
         return {"model": self._text.card.name, "answers": answers, "usage": usage_of(outcomes)}
 
