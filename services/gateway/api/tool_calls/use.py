@@ -8,6 +8,7 @@ from services.gateway.api.chat_turns import Turn
 from services.gateway.api.prompts import Chat
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, call_form
 from services.gateway.api.tool_calls.call_text import ReadText
+from services.gateway.errors import MAX_NAME_LENGTH
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_parts
 from shared.patterns.parts import FormPart
@@ -84,8 +85,8 @@ class ToolUse:
             raise BadInput(message, "tool_choice")
         missing = next((name for name in chosen if name not in names), None)
         if missing is not None:
-            known = ", ".join(names)
-            raise BadInput(f"tool_choice names {missing!r}, no function of tools; they are {known}", "tool_choice")
+            named_one, known = missing[:MAX_NAME_LENGTH], ", ".join(names)
+            raise BadInput(f"tool_choice names {named_one!r}, no function of tools; they are {known}", "tool_choice")
         if mode == "none":
             return cls(syntax)
         usable = [tool for tool in tools if tool.name in chosen]
