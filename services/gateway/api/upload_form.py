@@ -60,8 +60,8 @@ async def _read(http: Request, parts: AsyncGenerator[bytes], store: Write, skip:
 
     try:
         return await Form(http.headers, parts).parse()
-    except (MultiPartException, KeyError) as error:
-        message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
+    except (MultiPartException, UnicodeError) as error:
+        message = error.message if isinstance(error, MultiPartException) else "its charset does not have its names"
         raise ApiError(400, f"cannot read the form: {message}", code="invalid_type") from None
 
 
