@@ -75,7 +75,9 @@ class AllowedTools(Lenient):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[Annotated[OrLeftOut[NamedTool], LEAVES_OUT_BUILT_IN]], Field(fail_fast=True)]
+    tools: Annotated[
+        list[Annotated[OrLeftOut[NamedTool], LEAVES_OUT_BUILT_IN]], Field(max_length=MAX_TOOLS, fail_fast=True)
+    ]
 
     @model_validator(mode="before")
     @classmethod
