@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+import msgspec
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.background import BackgroundTask
 
 from services.gateway.admission.admission import key_of
@@ -56,7 +57,8 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     for inflight in opened:
         inflight.close()
     record = BackgroundTask(_record, recorders, outcomes)
-    return JSONResponse(whole, headers=headers, background=record)
+    content = msgspec.json.encode(whole)  # a number of the body that is not finite comes back as null
+    return Response(content, headers=headers, media_type="application/json", background=record)
 
 
 async def _record(recorders: Sequence[RequestRecorder], outcomes: Sequence[Outcome]) -> None:

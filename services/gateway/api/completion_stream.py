@@ -1,12 +1,12 @@
 """The streamed reply to a completion: chunks of committed text, in order, and canvas events."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
+import msgspec
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
@@ -242,4 +242,4 @@ def _pinned_cells(request: Request, decode: Decode) -> list[Json]:
 
 def dump(content: Json) -> str:
     """The event with this content; its type is the content's `type`, if it has one."""
-    return as_event(json.dumps(content, ensure_ascii=False, separators=(",", ":")), content.get("type"))
+    return as_event(msgspec.json.encode(content).decode(), content.get("type"))

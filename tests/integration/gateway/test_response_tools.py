@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from shared.arrays import unpack_int32
 from shared.patterns.automaton import compile_pattern
 from shared.text import TextModel
@@ -51,6 +53,15 @@ async def test_a_response_has_the_calls_as_items_whole_and_streamed(gateway: Run
             ids = [item.id for item in items]
             assert [item.id for item in ended] == ids == list(dict.fromkeys(ids))
             assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+async def test_a_number_that_is_not_finite_comes_back_as_null(gateway: RunningGateway, stream: str) -> None:
+    tool = '{"type": "function", "name": "add", "parameters": {"maximum": 1e999}}'
+    body = f'{{"input": "1+2?", "tools": [{tool}], "stream": {stream}}}'
+    reply = await gateway.http.post("/v1/responses", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 200, reply.text
+    assert '"parameters":{"maximum":null}' in reply.text
 
 
 async def test_tokens_of_a_text_that_may_become_a_call_keep_their_log_probabilities(gateway: RunningGateway) -> None:
