@@ -106,7 +106,8 @@ async def test_a_body_is_served_and_what_has_no_effect_is_named(
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_body_without_a_model_is_for_the_only_one(gateway: RunningGateway, path: str) -> None:
-    for model in ({}, {"model": None}, {"model": ""}):
+    without: list[dict[str, Any]] = [{}, {"model": None}, {"model": ""}]
+    for model in without:
         reply = await gateway.http.post(path, json=BODIES[path] | model)
         assert reply.status_code == 200, reply.text
         assert reply.json().get("model", MODEL) == MODEL

@@ -94,7 +94,8 @@ async def test_an_unknown_model_is_not_found(both: TwoCells) -> None:
 
 
 async def test_a_request_without_a_model_is_refused_with_their_names(both: TwoCells) -> None:
-    for model in ({}, {"model": None}, {"model": ""}):
+    without: list[dict[str, Any]] = [{}, {"model": None}, {"model": ""}]
+    for model in without:
         refused = await both.gateway.http.post(PATH, json={"messages": TURNS, **model})
         error = refused.json()["error"]
         assert (refused.status_code, error["code"]) == (400, "missing_required_parameter")

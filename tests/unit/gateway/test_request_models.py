@@ -1,5 +1,6 @@
 """Validation of the bodies that clients send."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -112,7 +113,7 @@ def test_null_means_omitted(kind: type[BaseModel], minimal: dict[str, Any]) -> N
 def lists_in(schema: Any) -> list[dict[str, Any]]:
     """The lists of a core schema, but those of `prompt`, which are checked before, and those of the document."""
     parts = schema if isinstance(schema, list | tuple) else ()
-    named = schema.items() if isinstance(schema, dict) else enumerate(parts)
+    named: Iterable[tuple[Any, Any]] = schema.items() if isinstance(schema, dict) else enumerate(parts)
     own = [schema] if isinstance(schema, dict) and schema.get("type") == "list" and "items_schema" in schema else []
     others = ("prompt", "json_schema_input_schema")
     return own + [found for name, part in named if name not in others for found in lists_in(part)]
