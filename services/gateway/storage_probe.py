@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf
 
 from services.gateway.ready_reasons import Storage
@@ -42,12 +43,10 @@ class StorageProbe:
         self._on_probe(self.last)
 
     def _free_bytes(self) -> int | None:
-        if not self._store_dir:
-            return None
-        try:
-            return shutil.disk_usage(self._store_dir).free
-        except OSError:
-            return None
+        if self._store_dir:
+            with suppress(OSError):
+                return shutil.disk_usage(self._store_dir).free
+        return None
 
 
 def limited_streams(subjects: Subjects) -> Mapping[str, str]:
