@@ -101,9 +101,7 @@ async def test_a_request_that_is_not_completed_gets_an_error(
             _ = [chunk async for chunk in await api.chat.completions.create(**CHAT, stream=True)]
 
 
-async def test_an_outcome_without_its_log_probabilities_is_an_error_that_names_the_request(
-    gateway: RunningGateway,
-) -> None:
+async def test_an_outcome_without_log_probabilities_is_an_error_that_names_the_request(gateway: RunningGateway) -> None:
     failed, gateway.scheduler.hold = 'dilaserve_gateway_requests_total{outcome="failed"}', asyncio.Event()
     before = await gateway.value(failed)
     sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"logprobs": True}))
