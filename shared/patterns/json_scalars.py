@@ -117,8 +117,8 @@ def content(schema: Mapping[str, Any], field: str) -> FormPart:
     is_small = most is None or most * len(found.accepting) <= COUNTED
     if least or (most is not None and is_small):
         names += [f"{name} {schema[name]!r}" for name in ("minLength", "maxLength") if name in schema]
-        lengths = RepeatedPart(CHARACTER, least, most if is_small else None)
-        found = _both(found, automaton_of(lengths), names, field)
+        bounded = automaton_of(RepeatedPart(CHARACTER, least, most if is_small else None))
+        found = _both(found, bounded, names, field)
     return Compiled(found, None if is_small else most)
 
 

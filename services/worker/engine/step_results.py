@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +40,9 @@ def joined(outcomes: Sequence[StepOutcome]) -> StepOutcome:
     if len(outcomes) == 1:
         return outcomes[0]
     every = [NO_OUTCOME, *outcomes]
-    *arrays, _ = fields(StepOutcome)
-    columns = [np.concatenate([getattr(each, array.name) for each in every]) for array in arrays]
-    return StepOutcome(*columns, batch_tokens=sum(each.batch_tokens for each in every))
+    names = [each.name for each in fields(StepOutcome) if each.name != "batch_tokens"]
+    columns: dict[str, Any] = {name: np.concatenate([getattr(each, name) for each in every]) for name in names}
+    return StepOutcome(**columns, batch_tokens=sum(each.batch_tokens for each in every))
 
 
 @dataclass(slots=True)
