@@ -8,7 +8,7 @@ from typing import Any
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-MAX_HEADER_BYTES = 65_536  # of a header that goes on after them; one that ends within the next PART_BYTES is accepted
+MAX_HEADER_BYTES = 65_536  # of a header that continues after them; one that ends within the next PART_BYTES is accepted
 PART_BYTES = 16_384  # data is parsed in parts of this size
 HEADER_TIMEOUT_S = 10.0  # from the connection, or the first byte of a later header, to the header's end
 LINGER_S = 1.0  # between an answer and the end: closing with unread data resets the connection and discards the answer
