@@ -19,7 +19,7 @@ from tests.support.small_plans import enumerate_stage1, enumerate_stage2, small_
 
 def seeds(few: range) -> pytest.MarkDecorator:
     """The seeds of each test, and many more of a slow one."""
-    slow = pytest.param(range(1000, 1200), marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+    slow = pytest.param(range(1000, 1050), marks=[pytest.mark.slow, pytest.mark.timeout(600)])
     return pytest.mark.parametrize("seeds", [few, slow], ids=str)
 
 
