@@ -55,9 +55,9 @@ def reached(first: int, transitions: Transitions) -> list[int]:
     found = {first: None}
     waiting = [first]
     for state in waiting:
-        new = [target for byte, target in transitions.get(state, {}).items() if byte != END and target not in found]
-        found.update(dict.fromkeys(new))
-        waiting += dict.fromkeys(new)
+        after = {target: None for byte, target in transitions.get(state, {}).items() if byte != END}
+        waiting += [target for target in after if target not in found]
+        found |= after
     return waiting
 
 
@@ -67,7 +67,7 @@ def table(transitions: Transitions, states: list[int], final: Set[int]) -> bytes
     next_state = array("i", [-1]) * (BYTES * len(states))
     for row, state in enumerate(states):
         for token, target in transitions.get(state, {}).items():
-            if token != END and target in numbers:
+            if token != END:
                 next_state[BYTES * row + token] = numbers[target]
     return next_state.tobytes() + bytes(state in final for state in states)
 

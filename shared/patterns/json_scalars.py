@@ -111,8 +111,7 @@ def content(schema: Mapping[str, Any], field: str) -> FormPart:
     limits({"minLength": least, "maxLength": most}, "Length", field)
     if found is None:
         return times(CHARACTER, least, most)
-    longest = longest_text(found)
-    if longest is not None and most is not None and longest <= most:
+    if most is not None and (longest := longest_text(found)) is not None and longest <= most:
         most = None
     is_small = most is None or most * len(found.accepting) <= COUNTED
     if least or (most is not None and is_small):
@@ -255,7 +254,7 @@ def limits(schema: Mapping[str, Any], of: str, field: str) -> tuple[int, int | N
     """The keywords with `min` and `max` before `of`, such as Length. Raises: BadInput if no value fits."""
     least, most = count(schema, f"min{of}", field) or 0, count(schema, f"max{of}", field)
     if most is not None and least > most:
-        raise BadInput(f"min{of} {least} is above the maximum {most}", field)
+        raise NoValue(f"min{of} {least} is above the maximum {most}", field)
     return least, most
 
 

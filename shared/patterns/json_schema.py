@@ -147,15 +147,15 @@ class _Converter:
         rules.pop("format", None)
         for kind in sorted({*rules.values()}):
             own = {name: schema[name] for name, about in rules.items() if about == kind}
-            part = self.convert({**own, "type": kind}, field, depths)
-            automaton = automaton_of(part) if part is not None else None
-            values = [
-                value
-                for value in values
-                if not is_of(value, kind)
-                or (automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False)))
-            ]
+            accepts = self._tester({**own, "type": kind}, field, depths)
+            values = [value for value in values if not is_of(value, kind) or accepts(value)]
         return _either(constant(value) for value in values)
+
+    def _tester(self, schema: Any, field: str, depths: Depths) -> Callable[[Any], bool]:
+        """Whether a value is among the texts of a schema."""
+        part = self.convert(schema, field, depths)
+        automaton = automaton_of(part) if part is not None else None
+        return lambda value: automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False))
 
     def _matches(self, pattern: Any, name: str, field: str) -> bool:
         """Whether a pattern, which JSON Schema searches in a text, is in this name."""
@@ -175,8 +175,12 @@ class _Converter:
                 errors.append(error)
         if errors and all(part is None for part in found):
             raise errors[0]
-        self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
+        self._leave_out(errors)
         return found
+
+    def _leave_out(self, errors: Iterable[BadInput]) -> None:
+        """Note the fields of what cannot be written; what has no value is not missed."""
+        self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
 
     def _count_pattern(self, pattern: Any, field: str) -> None:
         """Raises: TooLarge if it is one pattern too many."""
@@ -241,9 +245,9 @@ class _Converter:
         if schema.get("uniqueItems") and most not in {0, 1}:
             items, deeper = self._plain(schema.get("items", True), field, depths)
             if isinstance(items, Mapping) and "enum" in items and "prefixItems" not in schema:
-                alone = {as_key(value): {**items, "enum": [value]} for value in items["enum"]}
-                parts = [self.convert(each, f"{field}.items", deeper) for each in alone.values()]
-                members = [(part, False) for part in parts if part is not None]
+                accepts = self._tester(items, f"{field}.items", deeper)
+                values = {as_key(value): value for value in items["enum"]}.values()
+                members = [(constant(value), False) for value in values if accepts(value)]
                 listed = JoinedParts((Literal("["), members_of(members, least, most), Literal("]")))
                 return listed if least <= len(members) else None
             if least > 1 or "prefixItems" in schema:
@@ -258,7 +262,7 @@ class _Converter:
             if least > cut:
                 return None
             first, most = first[:cut], cut if most is None else min(cut, most)
-        head = [item for item in first if item is not None][: most if most is not None else None]
+        head = [item for item in first if item is not None][:most]
         least = max(least, len(head))  # fewer are possible too, but never needed
         item = self.convert(schema.get("items", True), f"{field}.items", depths) if most != len(head) else None
         if item is None and least > len(head):
@@ -296,7 +300,7 @@ class _Converter:
         except TooLarge:
             raise
         except BadInput as error:
-            self._left_out.append(str(error.field))
+            self._leave_out([error])
             return None
 
     def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> FormPart | None:

@@ -36,6 +36,8 @@ def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
             found[exclusive] = found.pop(bound)
+    if "contains" in found:
+        found.setdefault("minContains", 1)
     if isinstance(found.get("required"), bool):
         del found["required"]
     for name, value in found.items():
@@ -49,6 +51,10 @@ def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
     needed = [name for name, part in properties if isinstance(part, Mapping) and part.get("required") is True]
     if needed:
         found["required"] = [*found.get("required", []), *needed]
+    return _without_if(found)
+
+
+def _without_if(found: dict[str, Any]) -> dict[str, Any]:
     then, otherwise = found.pop("then", True), found.pop("else", True)
     if "if" in found:
         condition = found.pop("if")

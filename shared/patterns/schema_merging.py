@@ -88,13 +88,13 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]
     """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
-    found: list[set[str] | None] = [None] * len(parts)
+    found: dict[int, set[str]] = {}
     traits = [_traits(part, field, find) for part in parts]
     for (at, one), (beside, other) in combinations(enumerate(traits), 2):
-        differences = {_difference(a, b) for a in one for b in other}
-        if differences <= {""}:
+        differences = {_differ(a, b) for a in one for b in other}
+        if differences <= {True}:
             continue
-        found[at], found[beside] = found[at] or set(), found[beside] or set()
+        absent, absent_beside = found.setdefault(at, set()), found.setdefault(beside, set())
         if None not in differences:
             continue
         ones, others = (frozenset.intersection(*(each.required for each in ways)) for ways in (one, other))
@@ -104,9 +104,9 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]
                 "use anyOf",
                 field,
             )
-        found[at] = {*(found[at] or ()), min(others - ones)}
-        found[beside] = {*(found[beside] or ()), min(ones - others)}
-    return found
+        absent.add(min(others - ones))
+        absent_beside.add(min(ones - others))
+    return [found.get(at) for at in range(len(parts))]
 
 
 def listed_types(schema: Schema) -> list[Any]:
@@ -116,10 +116,7 @@ def listed_types(schema: Schema) -> list[Any]:
 
 
 def _with_additional_properties(schema: dict[str, Any], other: Schema, field: str, matches: Matches) -> dict[str, Any]:
-    """Rewrite `const` as `enum`, write the default of `minContains`, and apply `additionalProperties` to the properties
-    that only `other` names."""
-    if "contains" in schema:
-        schema = {"minContains": 1, **schema}
+    """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only `other` names."""
     if "const" in schema:
         values = common_values(schema.get("enum", [schema["const"]]), [schema["const"]])
         schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}
@@ -157,7 +154,8 @@ def _merge_keyword(name: str, one: Any, other: Any, field: str) -> Any:
     except TypeError:  # values of the wrong type
         found = None
     if found is None:
-        raise BadInput(f"two different {name} at once are not supported", field)
+        also = ", of which each if is one" if name == "anyOf" else ""
+        raise BadInput(f"two different {name} at once are not supported{also}", field)
     return found
 
 
@@ -254,11 +252,11 @@ def _joined_traits(one: _Traits, other: _Traits) -> _Traits:
     return _Traits(one.types & other.types, one.required | other.required, {**one.values, **other.values, **both})
 
 
-def _difference(one: _Traits, other: _Traits) -> str | None:
-    """The property by which objects of the two differ; "": by it, or by others, all their values differ; None: none is
-    known."""
-    shared = one.values.keys() & other.values.keys()
+def _differ(one: _Traits, other: _Traits) -> bool | None:
+    """Whether all values of the two differ; False: only those that are objects do; None: no difference is known."""
+    common, compared = one.types & other.types, one.required & other.required | {""}
+    shared = one.values.keys() & other.values.keys() & compared
     different = {name for name in shared if one.values[name].isdisjoint(other.values[name])}
-    different &= one.required & other.required | {""}
-    common = one.types & other.types
-    return "" if not common or "" in different or (different and common == {"object"}) else min(different, default=None)
+    if not common or "" in different:
+        return True
+    return common == {"object"} if different else None

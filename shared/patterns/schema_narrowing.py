@@ -117,7 +117,8 @@ def _breaking(name: str, value: Any, rest: Schema, field: str) -> Any:
 def _other_values(values: list[Any], rest: Schema) -> Any:
     """A schema of the other values that `rest` lists, or else of its types; None for values that are arrays or
     objects."""
-    if listed := rest.get("enum", [rest["const"]] if "const" in rest else None):
+    listed = rest.get("enum", [rest["const"]] if "const" in rest else None)
+    if listed is not None:
         keys = set(map(as_key, values))
         return {"enum": [each for each in listed if as_key(each) not in keys]}
     texts = [literal(each) for each in values if isinstance(each, str)]
@@ -176,15 +177,15 @@ def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
 
 def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
     """Have the first items match `contains`."""
-    wanted, least = schema.get("contains", True), count({"minContains": 1, **schema}, "minContains", field) or 0
-    most = count(schema, "maxContains", field)
     if "contains" not in schema:
-        least, most = 0, None
+        return rest
+    wanted, rest = schema["contains"], with_prefix_items(rest)
+    least, most = count(schema, "minContains", field) or 0, count(schema, "maxContains", field)
     if least > MAX_CONTAINED:
         raise BadInput(f"minContains is supported up to {MAX_CONTAINED}, got {least}", field)
     if not least and most is None:
         return rest
-    if rest.get("prefixItems") or isinstance(rest.get("items"), list):
+    if rest.get("prefixItems"):
         raise BadInput("contains beside prefixItems is not supported", field)
     items = rest.get("items", True)
     if most is not None:

@@ -151,6 +151,11 @@ SCHEMAS: list[Any] = [
     {"type": "number", "minimum": 0.5},
     {"type": "array", "uniqueItems": True, "items": {"enum": ["a", 1, True, "a"]}},
     {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
+    {"type": "array", "uniqueItems": True, "items": {"enum": [f"a{i}" for i in range(50)], "pattern": "^.{1,300}$"}},
+    {
+        "properties": {"kind": {"enum": [*range(4)]}},
+        "allOf": [{"if": {"properties": {"kind": {"const": i}}}, "then": {"required": [f"p{i}"]}} for i in range(4)],
+    },
     {"type": "array", "contains": {"const": "x"}, "items": {"type": "string"}, "minContains": 2},
     {"allOf": [{"prefixItems": [{"minimum": 3}]}], "items": {"minimum": 5, "type": "integer"}},
     {

@@ -201,8 +201,10 @@ def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused:
 
 def test_a_part_that_is_left_out_is_named() -> None:
     left_out: list[str] = []
-    schema_part({"properties": {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?<=b)"}]}}}, "tool", left_out)
-    assert left_out == ["tool.a.anyOf[1]"]
+    without_value = {"type": "string", "minLength": 2, "maxLength": 1}
+    parts = {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?<=b)"}]}, "b": without_value}
+    schema_part({"properties": parts}, "tool", left_out)
+    assert left_out == ["tool.a.anyOf[1]"], "what has no value is not missed"
 
 
 @pytest.mark.parametrize("count", [60, 120])
