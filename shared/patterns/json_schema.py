@@ -179,7 +179,7 @@ class _Converter:
         return found
 
     def _leave_out(self, errors: Iterable[BadInput]) -> None:
-        """Note the fields of what cannot be written; what has no value is not missed."""
+        """Note the fields of parts that cannot be written; parts without a value are not missed."""
         self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
 
     def _count_pattern(self, pattern: Any, field: str) -> None:

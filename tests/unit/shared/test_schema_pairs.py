@@ -204,7 +204,7 @@ def test_a_part_that_is_left_out_is_named() -> None:
     without_value = {"type": "string", "minLength": 2, "maxLength": 1}
     parts = {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?<=b)"}]}, "b": without_value}
     schema_part({"properties": parts}, "tool", left_out)
-    assert left_out == ["tool.a.anyOf[1]"], "what has no value is not missed"
+    assert left_out == ["tool.a.anyOf[1]"], "a part without a value is not missed"
 
 
 @pytest.mark.parametrize("count", [60, 120])
