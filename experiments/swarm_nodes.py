@@ -187,8 +187,8 @@ def only_run() -> Iterator[None]:
         except BlockingIOError:
             raise CannotRun("another run on this machine has nodes") from None
         left = [path for path in parent.glob(f"{PREFIX}*") if path.is_dir()]
-        kept = [Path(name).resolve() for name in [os.environ.get("SWARM_NODES")] if name]
-        for directory in [*left, *kept]:
+        kept = Path(os.environ["SWARM_NODES"]).resolve().glob("[0-9]*") if "SWARM_NODES" in os.environ else ()
+        for directory in [*left, *kept]:  # of the kept files only those of nodes: other programs may have the rest
             _end_processes(directory)
             _unmount(directory)
         for directory in left:

@@ -32,7 +32,7 @@ CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127))
 CHARACTER = Characters(CODES, escaped=True)
 PLAIN = RepeatedPart(Characters(without(ALL, MUST_ESCAPE)))  # without escapes
 QUOTE = Literal('"')
-DIGITS = 15  # of a number, so that every parser keeps its value
+DIGITS = 15  # of a whole number, so that every parser keeps its value; at most as many follow the point
 YEAR_MONTH_DAY = (
     "(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
@@ -189,7 +189,7 @@ def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None
 
 
 def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart:
-    """A number with at most this many decimals and DIGITS digits."""
+    """A number with at most this many decimals, and DIGITS digits before them."""
     low, above, high, below, step = (
         _decimal(schema, name, field)
         for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
@@ -226,7 +226,8 @@ def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) 
     """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound, in units of the last
     decimal. Of fractions, only those that are multiples also by the arithmetic of floating point."""
     units = int(step * 10**decimals)
-    low = -(-(0 if first <= -LARGEST <= 0 <= last else first) // units) * units
+    is_open = first <= -LARGEST * 10**decimals and last >= 0  # no lower bound
+    low = 0 if is_open else -(-first // units) * units
     found = [_written(each, decimals) for each in range(low, last + 1, units)[:MAX_MULTIPLES]]
     found = [each for each in found if not decimals or (float(each) / float(step)).is_integer()]
     if not found:

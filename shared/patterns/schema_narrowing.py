@@ -83,7 +83,8 @@ def _outside(refused: Any, rest: Schema, field: str) -> Any:
     found = _breaking(name, value, rest, field)
     if found is None:
         supported = "const, enum, type, required, properties, pattern, anyOf, allOf and not"
-        raise BadInput(f"not is supported for {supported}, and for no arrays and objects of the first two", field)
+        limits = "const and enum without arrays and objects, and properties that the schema itself names"
+        raise BadInput(f"not is supported for {supported}; of these only {limits}", field)
     return found
 
 
@@ -97,8 +98,8 @@ def _breaking(name: str, value: Any, rest: Schema, field: str) -> Any:
             names, numbers = set(listed_types({"type": value})), {"integer", "number"}
             names |= numbers if names & numbers else set()  # JSON Schema has no type for the other numbers
             found = {"type": [kind for kind in TYPES if kind not in names]}
-        case "required" if value:
-            found = {"anyOf": [without_properties([each]) for each in value]}
+        case "required":
+            found = {"anyOf": [without_properties([each]) for each in value]} if value else False
         case "properties":  # those that the schema names, so that none counts as evaluated by this rule alone
             broken = {each: {"not": part} for each, part in value.items() if each in rest.get("properties", {})}
             ways = [{"type": "object", "required": [each], "properties": {each: part}} for each, part in broken.items()]
@@ -180,6 +181,7 @@ def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> A
     if "contains" not in schema:
         return rest
     wanted, rest = schema["contains"], with_prefix_items(rest)
+    # `assertions_of` has written the default of minContains, 1
     least, most = count(schema, "minContains", field) or 0, count(schema, "maxContains", field)
     if least > MAX_CONTAINED:
         raise BadInput(f"minContains is supported up to {MAX_CONTAINED}, got {least}", field)

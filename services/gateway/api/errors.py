@@ -29,7 +29,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "/v1/messages/batches": "Anthropic's batches are not supported; send a file of chats to /v1/files, then its id to "
     "/v1/batches, as OpenAI's batch API has it",
 }
-# Agents shorten their conversation if an error has the words of Anthropic's or of OpenAI's; their clients hide the code
+# Agents find out by Anthropic's words or by OpenAI's that they must shorten the conversation: clients hide the code
 TOO_LONG = "prompt is too long for the model's maximum context length"
 RETRY_AFTER_S = 2  # Retry-After of a 503
 
@@ -199,8 +199,9 @@ def _is_member(part: int | str) -> bool:
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """`messages[0].content` for ("messages", 0, "content"). A client chooses the name of an unknown field."""
+    """`messages[0].content` for ("messages", 0, "content")."""
     path = ""
     for part in loc:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    # The client chooses the name of an unknown field: it may be long, or have half of a surrogate pair
     return path[:MAX_NAME_LENGTH].encode("utf-8", "replace").decode()

@@ -187,7 +187,11 @@ class OutcomeStore:
         since = datetime.fromtimestamp(self._clock.now_s() - age_s, UTC)
         task = asyncio.get_running_loop().create_task(self._mark(instance_id, since))
         self._marking.add(task)
-        task.add_done_callback(self._marking.discard)
+        task.add_done_callback(self._marked)
+
+    def _marked(self, task: asyncio.Task[None]) -> None:
+        self._marking.discard(task)
+        self._report_failure(task)
 
     async def _mark(self, instance_id: str, since: datetime) -> None:
         """Wait for the writes in progress, which may be of such outcomes, and then mark them."""
@@ -212,7 +216,7 @@ class OutcomeStore:
         return self._writing.values()
 
     async def wait_for_failure(self) -> None:
-        """Wait until a write fails permanently. Raises: the error of that write."""
+        """Wait until a write or a mark fails permanently. Raises: its error."""
         await self._failed
 
     async def drain(self) -> None:
@@ -222,7 +226,7 @@ class OutcomeStore:
             return
         _, left = await asyncio.wait(storing, timeout=DRAIN_S)
         if unstored := len(left & self._writing.keys()):
-            log.warning("outcomes not stored; the next scheduler serves their requests again", requests=unstored)
+            log.warning("writes not finished; the bus delivers their requests again", requests=unstored)
         await cancel(left)
 
     def _write(self, outcome: Outcome, delivery: Delivery) -> None:
@@ -249,10 +253,11 @@ class OutcomeStore:
     def _written(self, request_id: str, task: asyncio.Task[None]) -> None:
         delivery = self._writing.pop(task)
         self._replaceable.discard(request_id)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is None:
+        if not task.cancelled() and task.exception() is None:
             self.on_acknowledged(request_id, delivery)
-        elif not self._failed.done():
+        self._report_failure(task)
+
+    def _report_failure(self, task: asyncio.Task[None]) -> None:
+        """Have `wait_for_failure` raise the error that ended the task, if one did."""
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
             self._failed.set_exception(error)

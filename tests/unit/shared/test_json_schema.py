@@ -237,6 +237,7 @@ SCHEMAS: list[Any] = [
 ]
 INFINITE = float("inf")  # as parsers of JSON read 1e999
 REFUSED: list[tuple[Any, str]] = [
+    ({"not": {"required": []}}, "schema has no instance"),
     ({"not": {"minLength": 3}}, "not is supported for const, enum, type"),
     ({"not": {"const": []}}, "not is supported for const, enum, type"),
     ({"not": {"properties": {"a": {"const": 1}}}}, "not is supported for const, enum, type"),

@@ -117,6 +117,7 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"type": "number", "exclusiveMinimum": -1.5, "maximum": 2}, ["-1.49", "-0.5", "2", "2.0"], ["-1.5", "2.01"]),
         ({"type": "integer", "minimum": -9223372036854775808, "maximum": 5}, ["-999999999999999", "5"], ["6"]),
         ({"type": "number", "multipleOf": 0.05}, ["0.05", "1.25", "2"], ["0.01", "0.051"]),
+        ({"type": "number", "multipleOf": 0.25, "minimum": -1e13}, ["-10000000000000", "-9999999999999.75"], ["0"]),
         ({"pattern": r"^\uD83D\uDE00[^\uD800-\uDFFF]$"}, ['"😀a"', '"😀😀"'], ['"😀"', '"ab"']),
         ({"type": "string", "pattern": '^"\\w\\\\$'}, [r'"\"a\\"'], ['""a"']),
         ({"type": "string", "maxLength": 900}, [f'"{"é" * 900}"', '""'], [f'"{"é" * 901}"']),

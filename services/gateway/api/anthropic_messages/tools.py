@@ -76,7 +76,8 @@ class ResultBlock(Lenient):
 
 # Blocks of an earlier reply of another model: thoughts, and tools that its server ran
 LEFT_OUT = re.compile("(redacted_)?thinking|(server|mcp)_tool_use|[a-z_]+_tool_result")
-KINDS: Mapping[str, str] = {"text": "Text", "tool_use": "Call", "tool_result": "Result"}  # tags of `Block` by type
+# Tags of `Block` by type; `errors.py` knows the members of a union by their capitals
+KINDS: Mapping[str, str] = {"text": "Text", "tool_use": "Call", "tool_result": "Result"}
 Block = Annotated[
     Annotated[TextPart, Tag("Text")]
     | Annotated[CallBlock, Tag("Call")]
