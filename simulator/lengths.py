@@ -12,6 +12,7 @@ import numpy as np
 from shared.arrays import Int64
 from shared.errors import BadInput
 
+CSV_ERRORS = (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error)  # of a missing or damaged file
 DATA = Path(__file__).parent / "data"  # default directory of the recorded lengths
 BENCHMARK_OUTPUT = 256  # tokens: the paper's
 BLOCK = 32
@@ -55,7 +56,7 @@ def rows_of(path: Path) -> Iterator[Mapping[str, str]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             yield from csv.DictReader(file)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
+    except CSV_ERRORS as error:
         raise BadInput(f"cannot read {path}: {error}", "data") from None
 
 

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import io
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from shared.arrays import Float64, Int64
 from shared.errors import BadInput
 from shared.messages.requests import MAX_KEY_LENGTH
 from shared.text import round_up_to_blocks
-from simulator.lengths import Lengths
+from simulator.lengths import CSV_ERRORS, Lengths
 
 StrArray = NDArray[np.str_]
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
@@ -96,7 +95,7 @@ def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
         rows = _read_rows(csv.DictReader(io.StringIO(text)), block_length)
     except BadInput as error:
         raise BadInput(f"{path}: {error.message}", "trace") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+    except CSV_ERRORS as error:
         raise BadInput(f"cannot read the trace {path}: {error}", "trace") from None
     return ArrivalTrace(*(np.array(column) for column in zip(*rows, strict=True)))
 

@@ -370,7 +370,7 @@ class SchedulerCore:
         suspect(self.table, rows)
         self._save(rows)
 
-    def _save(self, rows: Int64, *, block_ended: Bool | None = None) -> None:
+    def _save(self, rows: Int64, *, block_ended: Bool | bool = False) -> None:
         """Save the states of rows for the next scheduler. `block_ended`: as in `take_checkpoints`."""
         if self.settings.keeps_records and len(rows):
             checkpoints = take_checkpoints(self.table, rows, block_ended=block_ended)

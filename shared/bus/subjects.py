@@ -196,8 +196,8 @@ def request_consumer(epoch: int) -> ConsumerConfig:
 
 def consumer_epoch(name: str) -> int:
     """The epoch of a consumer that `request_consumer` named; 0 for one of somebody else."""
-    epoch = name.rpartition("-")[2]
-    return int(epoch) if epoch.isdecimal() else 0
+    owner, _, epoch = name.rpartition("-")
+    return int(epoch) if owner == "scheduler" and epoch.isdecimal() else 0
 
 
 def result_consumer(epoch: int, since: datetime) -> ConsumerConfig:

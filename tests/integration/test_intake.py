@@ -236,8 +236,9 @@ async def test_a_redelivered_message_is_served_once(bus: Bus, text: TextModel, m
         assert intake.totals.arrived == 3
 
 
-async def test_a_consumer_of_somebody_else_does_not_hold_up_requests(bus: Bus, text: TextModel) -> None:
-    await bus.js.add_consumer(bus.subjects.stream("REQUESTS"), ConsumerConfig(durable_name="inspect"))
+@pytest.mark.parametrize("name", ["inspect", "debug-7"])
+async def test_a_consumer_of_somebody_else_does_not_hold_up_requests(bus: Bus, text: TextModel, name: str) -> None:
+    await bus.js.add_consumer(bus.subjects.stream("REQUESTS"), ConsumerConfig(durable_name=name))
     lease = await Lease.acquire(bus, "first")
     async with receiving(bus, text, epoch=lease.epoch) as intake:
         await intake.send("r")

@@ -59,18 +59,17 @@ def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fle
     """The busy-seconds of one of each of `_amounts`, in a batch of the assumed size. Shapes: -> [3, k]."""
     room = np.minimum(fleet.max_requests[instances], fleet.max_tokens[instances] / table.tokens[rows].mean())
     batch = np.maximum(BATCH_SHARE * room, 1.0)
-    keys = recompute_tokens = batch * table.recompute_tokens(rows).mean()
+    whole = batch * table.recompute_tokens(rows).mean()  # fed if all recompute, and the keys if none does
     if not table.pipeline.caching:
-        recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
         none = np.zeros(len(instances))
-        return np.stack([none, none, recompute_s / recompute_tokens])
-    recompute_tokens = keys * np.maximum(RECOMPUTE_BATCH_SHARE, 1 / batch)
+        return np.stack([none, none, fleet.iteration_seconds(instances, recompute_tokens=whole) / whole])
+    recompute_tokens = whole * np.maximum(RECOMPUTE_BATCH_SHARE, 1 / batch)
     tokens = batch * table.block_length[rows].mean()
-    cache_s = fleet.iteration_seconds(instances, cache_tokens=tokens, cache_keys=keys)
+    cache_s = fleet.iteration_seconds(instances, cache_tokens=tokens, cache_keys=whole)
     recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
     both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
     key_s = fleet.key_s[instances, CACHE]
-    return np.stack([(cache_s - keys * key_s) / tokens, key_s, (both_s - cache_s) / recompute_tokens])
+    return np.stack([(cache_s - whole * key_s) / tokens, key_s, (both_s - cache_s) / recompute_tokens])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,17 @@ class Delivery:
     json: bool = field(compare=False)  # whether the outcome is JSON, as the request is
     _reply: str = field(compare=False)  # subject of the acknowledgement
     _client: Client = field(compare=False, repr=False)
-    _is_void: asyncio.Event = field(compare=False, repr=False)  # its stream was deleted; a new one counts from 1 again
+    _is_void: asyncio.Event = field(repr=False)  # its stream was deleted; a new one counts from 1 again
 
     @classmethod
     def of(cls, msg: Msg, client: Client, is_void: asyncio.Event) -> Self:
         return cls(msg.metadata.sequence.stream, is_json(msg.data), msg.reply, client, is_void)
 
+    @property
+    def is_void(self) -> bool:
+        return self._is_void.is_set()
+
     async def acknowledge(self) -> None:
         """Remove the message from the stream. Raises: bus errors."""
-        if not self._is_void.is_set():
+        if not self.is_void:
             await self._client.publish(self._reply, Msg.Ack.Ack)

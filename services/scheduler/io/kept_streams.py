@@ -36,6 +36,8 @@ class KeptStreams:
                 return
             log.warning("streams set up again", lost=sorted(look.missing))
         lost = set(self.described).intersection(look.missing)
+        for name in lost:
+            self._last.pop(name, None)  # the loss is reported now, and not by the new stream's numbers again
         for name in self.described:
             now = look.streams.get(name)
             if now is None or (now.cluster is not None and now.cluster.leader is None):
@@ -50,4 +52,5 @@ class KeptStreams:
 
 def has_lost_messages(before: StreamState, now: StreamState) -> bool:
     """Whether messages may have been lost between two states of a stream, in which it had a leader if it needs one."""
-    return now.cluster != before.cluster or now.state.last_seq < before.state.last_seq
+    is_same = (now.created, now.cluster) == (before.created, before.cluster)
+    return not is_same or now.state.last_seq < before.state.last_seq

@@ -136,8 +136,8 @@ class RequestConsumer:
 
     def _will_acknowledge(self, sequence: int) -> bool:
         """Whether the message of this sequence was received, and will be acknowledged."""
-        deliveries = (each.delivery for each in self.unfinished())
-        return any(each.sequence == sequence for each in chain(deliveries, self._outcomes.deliveries()))
+        deliveries = chain((each.delivery for each in self.unfinished()), self._outcomes.deliveries())
+        return any(each.sequence == sequence and not each.is_void for each in deliveries)
 
     async def subscribe_cancels(self) -> None:
         await self._bus.nc.subscribe(self._bus.subjects.cancel(">"), cb=self._receive_cancel)
@@ -176,17 +176,17 @@ class RequestConsumer:
     async def _is_known(self, request_id: str, delivery: Delivery) -> bool:
         """Whether the request has been received before. A second message of it is acknowledged; the first one stays on
         the bus until the outcome is stored."""
-        first: int | None
+        first: Delivery | None
         if unfinished := self.find(request_id):
-            first = unfinished.delivery.sequence
+            first = unfinished.delivery
         elif self._outcomes.remembers(request_id):
-            first = delivery.sequence if self._outcomes.will_acknowledge(delivery) else None
+            first = delivery if self._outcomes.will_acknowledge(delivery) else None
         else:
             return False
         log.debug("request received again", request_id=request_id)
         if first is None and has_producer(request_id):
             self._outcomes.repeat(request_id, delivery)
-        elif first != delivery.sequence:
+        elif first != delivery:
             await self._acknowledge(delivery)
         return True
 
@@ -212,10 +212,10 @@ class RequestConsumer:
         if arrived is None:
             log.info("request already has its outcome", request_id=request_id)
             if has_producer(request_id):
-                self._outcomes.repeat(request_id, delivery)
+                self._outcomes.repeat(request_id, delivery)  # which releases it
             else:
                 await self._acknowledge(delivery)
-            self._release(request_id, delivery)
+                self._release(request_id, delivery)
             return
         if message is not None:  # it did not wait, so its arrival is not published yet
             self._publish(
@@ -228,7 +228,7 @@ class RequestConsumer:
 
     def _release(self, request_id: str, delivery: Delivery) -> None:
         held = self._held.get(request_id)
-        if held is not None and held.waited.delivery.sequence == delivery.sequence:
+        if held is not None and held.waited.delivery == delivery:
             del self._held[request_id]
             self._room.set()
 

@@ -5,7 +5,7 @@ import numpy as np
 from services.scheduler.algorithms.common_level import steps_at
 from services.scheduler.algorithms.work_estimates import booked_shares
 from services.scheduler.core import SchedulerCore
-from services.scheduler.policies.dilaserve import PRICED_AT
+from services.scheduler.policies.dilaserve import priced_at
 
 
 def cell_slack(core: SchedulerCore, waiting: int) -> float:
@@ -26,6 +26,6 @@ def _booked_share(core: SchedulerCore) -> float:
     rows = table.ticket.nonzero()[0]
     if not len(rows):
         return 0.0
-    priced_at = candidates[0] + PRICED_AT * (candidates[-1] - candidates[0])
-    steps, recompute_steps = (steps_at(left, candidates, priced_at) for left in core.estimates.remaining(rows))
+    threshold = priced_at(candidates)
+    steps, recompute_steps = (steps_at(left, candidates, threshold) for left in core.estimates.remaining(rows))
     return float(booked_shares(rows, steps - recompute_steps, recompute_steps, table, core.fleet).sum())

@@ -34,6 +34,11 @@ MAX_SHORT_FIRST = 2.0  # SLOs by which a long request counts as due later, at mo
 MAX_SHARED_LAUNCH = 0.5
 
 
+def priced_at(candidates: Float64) -> float:
+    """The threshold at which work is priced. Shapes: candidates [c], ascending."""
+    return float(candidates[0] + PRICED_AT * (candidates[-1] - candidates[0]))
+
+
 @dataclass(slots=True, kw_only=True)
 class DiLaServePolicy(AdaptivePolicy):
     """Writes the columns `level`, `least_steps`, `booked`, `infeasible` and `planned_slo_s` of the table, and `tight`
@@ -61,11 +66,11 @@ class DiLaServePolicy(AdaptivePolicy):
         rows = table.ticket.nonzero()[0]
         overloaded, self._booked = self._overloaded, 0.0
         if len(rows):
-            priced_at = lowest + PRICED_AT * (highest - lowest)
+            threshold = priced_at(self.candidates)
             steps_left, recompute_left = self.estimates.remaining(rows)
             table.least_steps[rows] = steps_at(steps_left, self.candidates, table.min_threshold[rows])
             steps, recompute_steps = (
-                steps_at(left, self.candidates, priced_at) for left in (steps_left, recompute_left)
+                steps_at(left, self.candidates, threshold) for left in (steps_left, recompute_left)
             )
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())

@@ -21,12 +21,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def take_checkpoints(table: RequestTable, rows: Int64, *, block_ended: Bool | None = None) -> list[Checkpoint]:
-    """The present states of the rows. `block_ended`: whether each row's last step has ended its current block; None: no
-    step has. Shapes: [n], [n]."""
+def take_checkpoints(table: RequestTable, rows: Int64, *, block_ended: Bool | bool = False) -> list[Checkpoint]:
+    """The present states of the rows. `block_ended`: whether each row's last step has ended its current block. Shapes:
+    [n], [n] or one for all."""
     begun = table.block_masks_left[rows] < table.block_masks[rows]
     stored = np.where(begun, table.block_stop(rows), table.block_start[rows])
-    done = table.block_start[rows] if block_ended is None else np.where(block_ended, stored, table.block_start[rows])
+    done = np.where(block_ended, stored, table.block_start[rows])
     values = [table.block_length, table.suspect, *(getattr(table, name) for name in COLUMNS)]
     columns = [column[rows].tolist() for column in values]
     names = "block_length", "is_suspect", *COLUMNS

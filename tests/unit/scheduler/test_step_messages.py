@@ -1,5 +1,7 @@
 """Steps: those in flight, their messages, lost ones, what they may write, and the outputs of all requests."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import numpy as np
 import pytest
@@ -94,10 +96,10 @@ def test_a_state_larger_than_a_part_has_its_own_message() -> None:
     assert [[state.request_id for state in each.jobs.states] for each in sent] == [["x"], ["y"]]
 
 
-def stream(leader: str | None, last_seq: int) -> StreamState:
+def stream(leader: str | None, last_seq: int, created: datetime | None = None) -> StreamState:
     """`leader`: None: there is no cluster."""
     cluster = None if leader is None else StreamCluster(leader=leader)
-    return StreamState(state=StreamContent(last_seq=last_seq), cluster=cluster)
+    return StreamState(state=StreamContent(last_seq=last_seq), cluster=cluster, created=created)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,7 @@ def stream(leader: str | None, last_seq: int) -> StreamState:
         (stream("nats-1", 7), stream("nats-2", 9)),  # messages without a leader were dropped
         (stream("nats-1", 7), stream("nats-1", 2)),  # its server restarted
         (stream(None, 7), stream(None, 0)),
+        (stream(None, 7, datetime(2026, 1, 1, tzinfo=UTC)), stream(None, 8, datetime(2026, 1, 2, tzinfo=UTC))),
     ],
 )
 def test_another_leader_or_an_earlier_position_means_lost_messages(before: StreamState, now: StreamState) -> None:
