@@ -21,7 +21,7 @@ from experiments.docker_engine import CannotRun, docker
 
 BRIDGE = "dilaserve-nodes"
 BETWEEN = ["FORWARD", "--in-interface", BRIDGE, "--out-interface", BRIDGE, "--jump", "ACCEPT"]  # its iptables rule
-PREFIX = "dilaserve-nodes-"  # of the names of temporary directories
+PREFIX = f"{BRIDGE}-"  # of the names of temporary directories
 NETWORK = "10.93.71"  # /24; the nodes' own networks are 172.16.0.0/12 and 10.0.0.0/16
 PROGRAMS = ("dockerd", "ip", "iptables", "mount", "nsenter", "unshare")
 MEMORY_BYTES = 12 << 30  # for the files of three nodes, if the machine has a third more to spare
@@ -187,15 +187,15 @@ def only_run() -> Iterator[None]:
         except BlockingIOError:
             raise CannotRun("another run on this machine has nodes") from None
         left = [path for path in parent.glob(f"{PREFIX}*") if path.is_dir()]
-        kept = Path(os.environ["SWARM_NODES"]).resolve().glob("[0-9]*") if "SWARM_NODES" in os.environ else ()
+        kept = Path(os.environ["SWARM_NODES"]).resolve().glob("[0-9]") if "SWARM_NODES" in os.environ else ()
         for directory in [*left, *kept]:  # of the kept files only those of nodes: other programs may have the rest
             _end_processes(directory)
             _unmount(directory)
         for directory in left:
-            _try("umount", "--lazy", str(directory))
             shutil.rmtree(directory)
         for namespace in Path("/run/netns").glob("dilaserve-node-*"):
-            _try("ip", "netns", "delete", namespace.name)  # with its cable
+            _try("ip", "netns", "delete", namespace.name)
+            _try("ip", "link", "delete", f"dlsv-{namespace.name.rpartition('-')[2]}")  # which the kernel removes later
         _remove_bridge()
         yield
 
@@ -214,9 +214,9 @@ def _end_processes(directory: Path) -> None:
 
 
 def _unmount(directory: Path) -> None:
-    """Unmount all that is mounted below the directory."""
+    """Unmount all that is mounted at the directory and below it."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for mount in sorted((mount for mount in mounts if mount.startswith(f"{directory}/")), reverse=True):
+    for mount in sorted((mount for mount in mounts if f"{mount}/".startswith(f"{directory}/")), reverse=True):
         _try("umount", "--lazy", mount)
 
 

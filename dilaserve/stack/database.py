@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from shared.database.errors import DATABASE_ERRORS
 from shared.database.schema import open_database, upgrade
 from shared.errors import DilaserveError
 
@@ -24,7 +24,7 @@ def in_database(url: str, operation: Callable[[AsyncEngine], Awaitable[T]]) -> T
         try:
             await upgrade(engine)
             return await operation(engine)
-        except (SQLAlchemyError, OSError, TimeoutError) as error:
+        except DATABASE_ERRORS as error:
             raise DilaserveError(f"the database does not answer: {str(error).partition(chr(10))[0]}") from error
         finally:
             await engine.dispose()

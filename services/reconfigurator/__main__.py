@@ -86,7 +86,7 @@ async def plan(bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, 
     planner, profile = read_planner(settings, await wait_for_config(bus))
     instances, watch = InstanceWatch(), BusWatch(bus, [bus.subjects.stream("REQUESTS")], CLOCK_S)
     await instances.start(bus)
-    wanted = WantedGpus(watch.clock, engine, instances, planner, profile, metrics, settings.wanted_threshold)
+    wanted = WantedGpus(bus, watch.clock, engine, instances, planner, profile, metrics, settings.wanted_threshold)
     background = [watch.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
     if settings.launcher == "none":
         await run_together(background)

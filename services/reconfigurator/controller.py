@@ -19,8 +19,8 @@ from services.reconfigurator.execution.transition import can_resume
 from services.reconfigurator.losses import LossWatch
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces
-from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
-from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S, check_written
+from services.reconfigurator.monitoring.request_history import count_arrivals, read_written
+from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
@@ -139,7 +139,8 @@ class ReconfigurationController:
 
     async def _decide(self, context: PlanningContext) -> PlanRecord:
         """Raises: RetryLater if the planner's process dies."""
-        record = self._traces.decided(await run_in_process(self._planner.decide, context, self._clock.now_s()))
+        record = await run_in_process(self._planner.decide, context, self._clock.now_s())
+        record = self._traces.decided(record, self._clock.now_s())
         self._known_tokens_per_step = record.tokens_per_step
         log.info("decided", plan=record.plan_id, state=record.state.value, reason=record.reason)
         self._metrics.decided(record, context.target)
@@ -161,9 +162,7 @@ class ReconfigurationController:
 
     async def _read_context(self, trigger: PlanTrigger) -> PlanningContext:
         """Raises: RetryLater if Postgres, the bus or the launcher does not answer, or Postgres lacks arrivals."""
-        until_s = self._clock.now_s() - WRITE_DELAY_S
-        await check_written(self._bus, until_s)
-        requests, threshold_uses = await read_window(self._engine, until_s - trigger.span_s, until_s)
+        requests, threshold_uses = await read_written(self._bus, self._clock, self._engine, trigger.span_s)
         instances = self._instances.instances()
         self._profile = await fill_missing_profiles(self._profile, instances, self._engine)
         return PlanningContext(

@@ -7,6 +7,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from shared.errors import BadInput, RetryLater
 
+DATABASE_ERRORS = (SQLAlchemyError, OSError)  # TimeoutError is an OSError
 BAD_VALUES = ("22", "23")  # classes of SQLSTATE: data exception, integrity violation
 
 
@@ -15,7 +16,7 @@ def database_errors() -> Iterator[None]:
     """Raise RetryLater if Postgres fails or does not answer within the block."""
     try:
         yield
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
+    except DATABASE_ERRORS as error:
         raise RetryLater(f"Postgres failed: {_reason(error)}") from error
 
 

@@ -13,10 +13,11 @@ import asyncpg
 import structlog
 from sqlalchemy import URL, Connection, DateTime, Float, Integer, MetaData, Text, false, make_url, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from shared.database.errors import DATABASE_ERRORS
 from shared.database.tls import PARAMETERS, read_tls
 from shared.errors import BadInput
 from shared.urls import without_credentials
@@ -166,7 +167,7 @@ async def database_answers(url: str) -> bool:
     try:
         async with engine.connect() as connection:
             await connection.execute(text("SELECT 1"))
-    except (SQLAlchemyError, OSError, TimeoutError):
+    except DATABASE_ERRORS:
         return False
     finally:
         await engine.dispose()

@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from services.gateway.errors import ApiError
 from shared.api_keys import ApiKey, hash_secret
+from shared.database.errors import DATABASE_ERRORS
 from shared.database.key_store import read_keys
 from shared.database.schema import open_database, upgrade
 from shared.errors import RetryLater
@@ -87,7 +87,7 @@ class ApiKeyCache:
                         self._upgraded = True
                     self._keys = await read_keys(self._engine)
                 self._unavailable = False
-            except (SQLAlchemyError, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 self._unavailable = True
                 log.warning("cannot read API keys", error=str(error).partition("\n")[0] or repr(error))
 

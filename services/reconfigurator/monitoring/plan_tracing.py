@@ -1,6 +1,5 @@
 """One trace per decision: its stages, then each action until the cluster has changed."""
 
-import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -25,8 +24,8 @@ class PlanTraces:
         self._tracer = tracer or trace.get_tracer(__name__)
         self._open: dict[str, Span] = {}  # spans `plan`, by plan id
 
-    def decided(self, record: PlanRecord) -> PlanRecord:
-        """Record a decision made now. Returns: the record with its trace's context."""
+    def decided(self, record: PlanRecord, now_s: float) -> PlanRecord:
+        """Record a decision made at `now_s`, by the bus's clock. Returns: the record with its trace's context."""
         span = self._tracer.start_span("plan", start_time=as_ns(record.decided_s))
         if not span.is_recording():
             return record
@@ -35,7 +34,7 @@ class PlanTraces:
         carrier: dict[str, str] = {}
         context = trace.set_span_in_context(span)
         propagate.inject(carrier, context)
-        end_s = max(time.time(), record.decided_s)
+        end_s = max(now_s, record.decided_s)
         decide = self._tracer.start_span("decide", context, start_time=as_ns(record.decided_s))
         if record.solve_s is not None:
             at_s = max(record.decided_s, end_s - record.solve_s)

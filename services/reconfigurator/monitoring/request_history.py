@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S, check_written
 from services.reconfigurator.planning.workload_stats import RequestSample
+from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.database.errors import database_errors
 from shared.database.schema import RequestRow
 from shared.messages.requests import OutcomeStatus, ThresholdUse
@@ -30,6 +33,16 @@ async def read_window(
         for *_, thresholds, all_steps, all_tokens in rows
         for threshold, steps, tokens in zip(thresholds or [], all_steps or [], all_tokens or [], strict=True)
     ]
+
+
+async def read_written(
+    bus: Bus, clock: BusClock, engine: AsyncEngine, span_s: float
+) -> tuple[list[RequestSample], list[ThresholdUse]]:
+    """As `read_window`, the last `span_s` seconds of which all arrivals are written. Raises: RetryLater if Postgres or
+    the bus does not answer, or Postgres lacks arrivals."""
+    until_s = clock.now_s() - WRITE_DELAY_S
+    await check_written(bus, until_s)
+    return await read_window(engine, until_s - span_s, until_s)
 
 
 async def count_arrivals(engine: AsyncEngine, start_s: float, end_s: float) -> int:

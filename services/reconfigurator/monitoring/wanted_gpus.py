@@ -7,11 +7,11 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring.request_history import read_window
-from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S
+from services.reconfigurator.monitoring.request_history import read_written
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.schedule import PlanTrigger
+from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.errors import DilaserveError
@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 class WantedGpus:
     """Of one cell. `_min_threshold` is the mean threshold to reach."""
 
+    _bus: Bus
     _clock: BusClock
     _engine: AsyncEngine
     _instances: InstanceWatch
@@ -46,9 +47,8 @@ class WantedGpus:
             self._metrics.wanted_gpus.set(nan if gpus is None else gpus)
 
     async def count(self, window_s: float) -> int | None:
-        """The GPUs for the last `window_s`; None: not known. Raises: RetryLater if Postgres is unavailable."""
-        until_s = self._clock.now_s() - WRITE_DELAY_S
-        requests, threshold_uses = await read_window(self._engine, until_s - window_s, until_s)
+        """The GPUs for the last `window_s`; None: not known. Raises: as `read_written`."""
+        requests, threshold_uses = await read_written(self._bus, self._clock, self._engine, window_s)
         instances = self._instances.instances()
         self._profile = await fill_missing_profiles(self._profile, instances, self._engine)
         context = PlanningContext(

@@ -152,7 +152,7 @@ async def test_a_transition_continues_after_a_decision_to_stay(cell: Cell) -> No
 
 async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> None:
     metrics = ReconfiguratorMetrics()
-    wanted = WantedGpus(BusClock(), cell.engine, cell.instances, PLANNER, LatencyProfile(), metrics, 0.9)
+    wanted = WantedGpus(cell.bus, BusClock(), cell.engine, cell.instances, PLANNER, LatencyProfile(), metrics, 0.9)
     await cell.arrive(60, latest_s=5.0, over_s=10.0)
     bucket = await cell.bus.bucket(cell.bus.subjects.instances_bucket)
     await bucket.put("b-1", encode(instance("b-1", profile=PROFILE.to_csv())))

@@ -11,6 +11,7 @@ from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from tests.support.spans import recorded
 
+NOW_S = 93.0
 TWO = [InstanceSpec(node="a", gpus=(0,)), InstanceSpec(node="a", gpus=(1,))]
 ONE = [InstanceSpec(node="a", gpus=(0, 1))]
 DECIDED = PlanRecord(
@@ -71,7 +72,7 @@ def test_each_action_lasts_until_the_next_event_and_serving_begins_at_the_start(
 
 def test_a_plan_is_one_trace_from_the_decision_to_its_end() -> None:
     traces, exporter = traced()
-    record = traces.decided(RECORD)
+    record = traces.decided(RECORD, NOW_S)
     traces.ended(replace(record, state=PlanState.DONE, events=EVENTS, ended_s=106.0))
     spans = exporter.get_finished_spans()
     names = sorted(span.name for span in spans)
@@ -83,7 +84,7 @@ def test_a_plan_is_one_trace_from_the_decision_to_its_end() -> None:
 
 
 def test_a_plan_that_another_reconfigurator_continues_stays_in_its_trace() -> None:
-    record = traced()[0].decided(RECORD)
+    record = traced()[0].decided(RECORD, NOW_S)
     later, exporter = traced()
     later.ended(replace(record, state=PlanState.DONE, events=EVENTS, ended_s=106.0))
     spans = exporter.get_finished_spans()
@@ -95,13 +96,13 @@ def test_a_plan_is_decided_where_contexts_are_not_passed_on() -> None:
     usual = propagate.get_global_textmap()
     propagate.set_global_textmap(CompositePropagator([]))  # as by OTEL_PROPAGATORS=none
     try:
-        assert traced()[0].decided(RECORD) == RECORD
+        assert traced()[0].decided(RECORD, NOW_S) == RECORD
     finally:
         propagate.set_global_textmap(usual)
 
 
 def test_without_a_collector_a_plan_has_no_trace() -> None:
     traces = PlanTraces()
-    record = traces.decided(RECORD)
+    record = traces.decided(RECORD, NOW_S)
     traces.ended(record)
     assert record.traceparent == ""
