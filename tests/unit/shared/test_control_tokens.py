@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -178,6 +178,7 @@ def test_no_part_of_a_tool_becomes_a_control_token(text: TextModel) -> None:
 
 @given(contents=st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=1, max_size=3))
 def test_other_texts_have_the_tokens_that_they_had(text: TextModel, before: TextModel, contents: list[str]) -> None:
+    assume(not any(token in content for token in control_of(text).values() for content in contents))
     turns = [turn(role, content) for role, content in zip(("user", "assistant", "user"), contents, strict=False)]
     ids = before.encode_turns(turns, "messages").tolist()
     assert text.encode_turns(turns, "messages").tolist() == ids
