@@ -63,7 +63,7 @@ def _alone_seconds(
     for index in fleet.open.nonzero()[0].tolist():
         at = np.full(len(rows), index)
         recompute_s = fleet.recompute_latency_s(at, whole)
-        cache_s = fleet.iteration_seconds(at, cache_tokens=blocks, cache_keys=whole)
+        cache_s = fleet.cache_latency_s(at, blocks, whole)
         own_s = (steps - recompute_steps) * cache_s + recompute_steps * recompute_s
         best_s = np.minimum(best_s, own_s * scale[index])
     return best_s

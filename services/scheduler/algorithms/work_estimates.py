@@ -28,7 +28,7 @@ def booked_shares(
         return np.full(len(rows), np.inf)
     seconds = cluster_seconds(rows, cache_steps, recompute_steps, fleet.correction, table, fleet)
     block = np.array(table.block_length[rows].mean())
-    step_s = fleet.iteration_seconds(fleet.open.nonzero()[0], cache_tokens=block).min(initial=1.0)
+    step_s = fleet.cache_latency_s(fleet.open.nonzero()[0], block).min(initial=1.0)
     # An SLO that no instance can meet is no unlimited load
     shares: Float64 = seconds / np.maximum(table.planned_slo_s[rows], (cache_steps + recompute_steps) * step_s)
     return shares
@@ -62,11 +62,11 @@ def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fle
     whole = batch * table.recompute_tokens(rows).mean()  # fed if all recompute, and the keys if none does
     if not table.pipeline.caching:
         none = np.zeros(len(instances))
-        return np.stack([none, none, fleet.iteration_seconds(instances, recompute_tokens=whole) / whole])
+        return np.stack([none, none, fleet.recompute_latency_s(instances, whole) / whole])
     recompute_tokens = whole * np.maximum(RECOMPUTE_BATCH_SHARE, 1 / batch)
     tokens = batch * table.block_length[rows].mean()
-    cache_s = fleet.iteration_seconds(instances, cache_tokens=tokens, cache_keys=whole)
-    recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
+    cache_s = fleet.cache_latency_s(instances, tokens, whole)
+    recompute_s = fleet.recompute_latency_s(instances, recompute_tokens)
     both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
     key_s = fleet.key_s[instances, CACHE]
     return np.stack([(cache_s - whole * key_s) / tokens, key_s, (both_s - cache_s) / recompute_tokens])
@@ -86,10 +86,8 @@ class BatchLatency:
         recomputing = self.recompute_share * requests
         cached = requests - recomputing
         fleet, recompute_tokens = self.fleet, np.maximum(recomputing, 1.0) * self.tokens
-        cache_s = fleet.iteration_seconds(
-            instances, cache_tokens=cached * self.block_length, cache_keys=cached * self.tokens
-        )
-        recompute_s = fleet.iteration_seconds(instances, recompute_tokens=recompute_tokens)
+        cache_s = fleet.cache_latency_s(instances, cached * self.block_length, cached * self.tokens) * (cached > 0)
+        recompute_s = fleet.recompute_latency_s(instances, recompute_tokens)
         both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
         latency_s: Float64 = (cache_s + np.minimum(recomputing, 1.0) * (both_s - cache_s)) * fleet.correction[instances]
         return latency_s
@@ -102,4 +100,4 @@ def pace_s(rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:
     if np.count_nonzero(observed_s) == len(rows):
         return observed_s
     tokens = fleet.requests[instances] * table.block_length[rows]
-    return np.where(observed_s > 0, observed_s, fleet.iteration_seconds(instances, cache_tokens=tokens))
+    return np.where(observed_s > 0, observed_s, fleet.cache_latency_s(instances, tokens))

@@ -65,22 +65,20 @@ class InstanceCosts(Columns):
         """Latency of a recompute step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""
         return self._latency(instances, RECOMPUTE, tokens)
 
-    def cache_latency_s(self, instances: Instances, tokens: Amounts) -> Float64:
-        """Latency of a cache step with these batch tokens on each instance. Shapes: [n], [n] -> [n]."""
-        return self._latency(instances, CACHE, tokens)
+    def cache_latency_s(self, instances: Instances, tokens: Amounts, keys: Amounts | None = None) -> Float64:
+        """Latency of a cache step with these batch tokens and keys on each instance. Shapes: [n] each -> [n]."""
+        latency_s = self._latency(instances, CACHE, tokens)
+        if keys is None or not (key_s := self.key_s[instances, CACHE]).any():
+            return latency_s
+        return np.maximum(latency_s, self._latency(instances, KINDS + CACHE, tokens) + key_s * keys)
 
     def iteration_seconds(
-        self,
-        instances: Instances,
-        *,
-        cache_tokens: Amounts | None = None,
-        recompute_tokens: Amounts | None = None,
-        cache_keys: Amounts | None = None,
+        self, instances: Instances, *, cache_tokens: Amounts, recompute_tokens: Amounts, cache_keys: Amounts
     ) -> Float64:
         """Seconds of an iteration on each instance, as `IterationCost.seconds`, before `correction`.
         Shapes: any that broadcast -> theirs."""
-        cache_s = self._part_seconds(instances, CACHE, cache_tokens, cache_keys)
-        recompute_s = self._part_seconds(instances, RECOMPUTE, recompute_tokens, None)
+        cache_s = self.cache_latency_s(instances, cache_tokens, cache_keys) * (cache_tokens > 0)
+        recompute_s = self.recompute_latency_s(instances, recompute_tokens) * (recompute_tokens > 0)
         return in_one_iteration(cache_s, recompute_s, self.shared_launch_s[instances])
 
     def observe(self, instances: Int32 | Int64, observed_s: Float64, predicted_s: Float64) -> None:
@@ -96,14 +94,6 @@ class InstanceCosts(Columns):
         mean_rate = 1.0 / self.observed[of]  # at first the mean of all; the first long ones may be stalls
         rate = np.where(error < 0, mean_rate, np.minimum(mean_rate, CORRECTION_RATE * self.observed[of]))
         self.correction[of] += np.maximum(rate, CORRECTION_RATE) * error
-
-    def _part_seconds(self, instances: Instances, kind: int, tokens: Amounts | None, keys: Amounts | None) -> Float64:
-        if tokens is None:
-            return np.zeros(1)
-        latency_s = self._latency(instances, kind, tokens)
-        if keys is not None and (key_s := self.key_s[instances, kind]).any():
-            latency_s = np.maximum(latency_s, self._latency(instances, KINDS + kind, tokens) + key_s * keys)
-        return np.where(tokens > 0, latency_s, 0.0)
 
     def _latency(self, instances: Instances, curve: int, tokens: Amounts) -> Float64:
         at: Float64 = tokens / BUCKET

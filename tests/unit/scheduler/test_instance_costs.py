@@ -63,16 +63,15 @@ def test_the_shared_launch_of_an_instance_is_the_median_saving() -> None:
 
 def test_an_instance_without_a_profile_takes_a_second_for_each_iteration() -> None:
     made = fleet(None)
-    seconds = made.iteration_seconds(
-        np.zeros(3, dtype=np.int64), cache_tokens=np.array([32, 0, 64]), recompute_tokens=np.array([0, 900, 900])
-    )
+    cached, recomputed, none = np.array([32, 0, 64]), np.array([0, 900, 900]), np.zeros(3, dtype=np.int64)
+    seconds = made.iteration_seconds(none, cache_tokens=cached, recompute_tokens=recomputed, cache_keys=none)
     assert seconds.tolist() == [1.0, 1.0, 1.0]
     assert made.recompute_base_s[0] == pytest.approx(1.0)
 
 
 def test_beyond_the_grid_seconds_are_proportional_to_the_tokens() -> None:
     made, tokens = fleet(SUM, SUM), np.array([MAX_GRID_TOKENS, 3 * MAX_GRID_TOKENS])
-    most, beyond = made.iteration_seconds(np.array([0, 1]), cache_tokens=np.zeros(2), recompute_tokens=tokens)
+    most, beyond = made.recompute_latency_s(np.array([0, 1]), tokens)
     assert beyond == pytest.approx(3 * most)
 
 
