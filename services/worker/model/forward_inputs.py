@@ -80,8 +80,8 @@ def arrays_of(batch: ForwardBatch, rows: Int64) -> list[NDArray[Any]]:
         batch.positions,
         rows,
         batch.write_entries,
-        np.r_[0, batch.lengths.cumsum()].astype(np.int32),
-        np.r_[batch.key_starts, key_ends[-1:]].astype(np.int32),
+        np.append(0, batch.lengths.cumsum()).astype(np.int32),
+        np.append(batch.key_starts, key_ends[-1]).astype(np.int32),
         batch.key_lengths.astype(np.int32),
     ]
 

@@ -13,7 +13,7 @@ import torch
 from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.attention import kernel_name
 from services.worker.model.canvas_runner import new_runner
-from services.worker.model.cpu_linear import pack_for_cpu
+from services.worker.model.cpu_layers import pack_for_cpu
 from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
 from services.worker.model.families import read_config
 from services.worker.model.largest_batch import forward_bytes, largest_batch

@@ -18,7 +18,7 @@ def select(tokens: Int64, confidences: Float64, batch: ForwardBatch, mask_token_
     reached = confidences > batch.limits if is_strict else confidences >= batch.limits
     selected: Bool = reached & (tokens != batch.current)
     is_masked = batch.current == mask_token_id
-    score = np.where(is_masked, np.nan_to_num(confidences, nan=-1.0), -2.0)
+    score = np.where(is_masked, np.where(np.isnan(confidences), -1.0, confidences), -2.0)
     for rows in slices_of(batch.counts):
         best = rows.start + score[rows].argmax()
         selected[best] |= is_masked[best]

@@ -1,4 +1,4 @@
-"""The matrix products on a CPU."""
+"""The layers on a CPU."""
 
 from typing import cast
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from services.worker.model.cpu_linear import OneDnnLinear, can_pack, pack_for_cpu, padded_rows
+from services.worker.model.cpu_layers import OneDnnLinear, ShortRmsNorm, can_pack, pack_for_cpu, padded_rows
 from services.worker.model.decoder import Layer, PackedDecoder
 from tests.support.random_model import random_decoder
 
@@ -36,6 +36,18 @@ def test_the_product_is_that_of_the_matrices(dtype: torch.dtype, tolerance: floa
 @given(first=st.integers(0, MOST - 1), count=st.integers(1, MOST))
 def test_a_row_has_the_same_bits_in_any_number_of_rows(first: int, count: int) -> None:
     assert torch.equal(LINEAR(ROWS[first : first + count]), ALL[first : first + count])
+
+
+@given(first=st.integers(0, MOST - 1), count=st.integers(1, MOST), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]))
+def test_a_norm_is_that_of_torch_and_has_the_same_bits_in_any_number_of_rows(
+    first: int, count: int, scale: float
+) -> None:
+    norm = nn.RMSNorm(WIDTH, 1e-5)
+    norm.weight.data.copy_(WEIGHT[0])
+    short, rows = ShortRmsNorm(norm), scale * ROWS
+    found = short(rows)
+    torch.testing.assert_close(found, norm(rows), rtol=1e-5, atol=1e-25)
+    assert torch.equal(short(rows[first : first + count]), found[first : first + count])
 
 
 @given(st.integers(1, 1 << 16))
@@ -68,7 +80,7 @@ def test_a_packed_decoder_computes_the_same(is_tied: bool) -> None:
     torch.testing.assert_close(packed.logits(hidden), plain.logits(hidden), rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(layers_of(packed), layers_of(plain), strict=True):
         torch.testing.assert_close(ours.mlp(hidden), theirs.mlp(hidden), rtol=1e-5, atol=1e-5)
-    assert not [module for module in packed.modules() if isinstance(module, nn.Linear)]
+    assert not [module for module in packed.modules() if isinstance(module, nn.Linear | nn.RMSNorm)]
 
 
 def layers_of(decoder: PackedDecoder) -> list[Layer]:
