@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.row_padding import padded_rows
 
 EXPECTED_ROWS = 32  # for the choice of the layout
 
@@ -24,7 +25,8 @@ class OneDnnLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, out_features]."""
-        rows, padded = len(x), padded_rows(len(x))
+        rows = x.shape[0]  # `len` of a tensor takes five times as long
+        padded = padded_rows(rows)
         if padded > rows:
             x = F.pad(x, (0, 0, 0, padded - rows))
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
@@ -45,13 +47,6 @@ class ShortRmsNorm(nn.Module):
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()
         return (x * scale).mul_(self.weight)
-
-
-def padded_rows(rows: int) -> int:
-    """The rows to compute: a few numbers for each power of two, as oneDNN compiles a routine for each number and keeps
-    about a thousand."""
-    step = 1 << max(4, rows.bit_length() - 5)
-    return -(-rows // step) * step
 
 
 def can_pack(dtype: torch.dtype) -> bool:

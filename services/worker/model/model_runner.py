@@ -16,7 +16,7 @@ from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
 from services.worker.model.logit_changes import change_logits
-from services.worker.model.row_padding import MIN_ROWS
+from services.worker.model.row_padding import padded_rows
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
 from services.worker.model.selection import select
 from services.worker.model.top_logits import combine_top, top_logits
@@ -112,11 +112,10 @@ class Runner:
     def _run(self, batch: ForwardBatch) -> TokenPredictions:
         if self._store is not None:
             self._store.move(batch.moves)
-        rows = (
-            batch.rows if len(batch.rows) >= MIN_ROWS else np.pad(batch.rows, (0, MIN_ROWS - len(batch.rows)), "edge")
-        )
+        count = len(batch.rows)
+        rows = batch.rows[np.minimum(np.arange(padded_rows(count)), count - 1)]  # repeats the last one
         hidden = self._hidden(batch, rows)
-        logits = self.decoder.logits(hidden)[: len(batch.rows)]  # [R, V of this rank]
+        logits = self.decoder.logits(hidden)[:count]  # [R, V of this rank]
         if batch.changes:
             change_logits(logits, batch.changes, self._vocabulary.first, self._changes_transfer.put)
         self._forbid(logits, batch)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from services.worker.model.cpu_layers import OneDnnLinear, ShortRmsNorm, can_pack, pack_for_cpu, padded_rows
+from services.worker.model.cpu_layers import OneDnnLinear, ShortRmsNorm, can_pack, pack_for_cpu
 from services.worker.model.decoder import Layer, PackedDecoder
+from services.worker.model.row_padding import padded_rows
 from tests.support.random_model import random_decoder
 
 WIDTH, COLUMNS, MOST = 48, 100, 600
