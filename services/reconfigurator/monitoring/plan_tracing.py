@@ -25,7 +25,7 @@ class PlanTraces:
         self._open: dict[str, Span] = {}  # spans `plan`, by plan id
 
     def decided(self, record: PlanRecord, now_s: float) -> PlanRecord:
-        """Record a decision made at `now_s`, by the bus's clock. Returns: the record with its trace's context."""
+        """Record a decision that ends at `now_s`, by the bus's clock. Returns: the record with its trace's context."""
         span = self._tracer.start_span("plan", start_time=as_ns(record.decided_s))
         if not span.is_recording():
             return record

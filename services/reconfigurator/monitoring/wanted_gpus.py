@@ -47,7 +47,7 @@ class WantedGpus:
             self._metrics.wanted_gpus.set(nan if gpus is None else gpus)
 
     async def count(self, window_s: float) -> int | None:
-        """The GPUs for the last `window_s`; None: not known. Raises: as `read_written`."""
+        """The GPUs that the arrivals of the last `window_s` need; None: not known. Raises: as `read_written`."""
         requests, threshold_uses = await read_written(self._bus, self._clock, self._engine, window_s)
         instances = self._instances.instances()
         self._profile = await fill_missing_profiles(self._profile, instances, self._engine)

@@ -89,6 +89,7 @@ class BatchLatency:
         cache_s = fleet.cache_latency_s(instances, cached * self.block_length, cached * self.tokens) * (cached > 0)
         recompute_s = fleet.recompute_latency_s(instances, recompute_tokens)
         both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
+        # Below one recompute step on average, only that share of the iterations has one
         latency_s: Float64 = (cache_s + np.minimum(recomputing, 1.0) * (both_s - cache_s)) * fleet.correction[instances]
         return latency_s
 

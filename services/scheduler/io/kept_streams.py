@@ -51,6 +51,7 @@ class KeptStreams:
 
 
 def has_lost_messages(before: StreamState, now: StreamState) -> bool:
-    """Whether messages may have been lost between two states of a stream, in which it had a leader if it needs one."""
+    """Whether messages may have been lost between two states of a stream: it was created again, its cluster has
+    another leader or other members, or its last sequence fell. In both it had a leader if it needs one."""
     is_same = (now.created, now.cluster) == (before.created, before.cluster)
     return not is_same or now.state.last_seq < before.state.last_seq

@@ -1,6 +1,6 @@
 """The cost of iterations on every instance, as parallel arrays: the answers of `IterationCost` for many rows at once.
 
-Costs are the profiles'. `correction` is the observed share of them, for the caller to multiply by.
+Costs are as the profiles predict. `correction`, by which callers multiply them, is observed over predicted time.
 """
 
 from typing import Annotated
@@ -75,7 +75,7 @@ class InstanceCosts(Columns):
     def iteration_seconds(
         self, instances: Instances, *, cache_tokens: Amounts, recompute_tokens: Amounts, cache_keys: Amounts
     ) -> Float64:
-        """Seconds of an iteration on each instance, as `IterationCost.seconds`, before `correction`.
+        """Seconds of an iteration on each instance, as `IterationCost.seconds` without `recompute_keys`; uncorrected.
         Shapes: any that broadcast -> theirs."""
         cache_s = self.cache_latency_s(instances, cache_tokens, cache_keys) * (cache_tokens > 0)
         recompute_s = self.recompute_latency_s(instances, recompute_tokens) * (recompute_tokens > 0)

@@ -1,7 +1,7 @@
 """Layers on a CPU: matrix products of oneDNN, with weights in its own layout, and shorter norms.
 
 On x86, torch's product of float32 matrices is MKL's, which uses half of the vector width of other makers' CPUs. On an
-AMD EPYC, oneDNN takes 45 % of its time. A row's result has the same bits in any number of rows from two on.
+AMD EPYC, oneDNN takes 45 % of MKL's time. Rows are padded so that a row's result has the same bits in any batch.
 """
 
 import torch
@@ -54,7 +54,7 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 def pack_for_cpu(decoder: PackedDecoder) -> None:
     """Replace the linear layers of a decoder on a CPU, one after another; its head too, also if it is the embedding's
-    weight. Where oneDNN cannot pack them nothing changes. The norms of float32 are replaced, too."""
+    weight; and the norms of float32. Where oneDNN cannot pack the weights nothing changes."""
     if decoder.embed.weight.device.type != "cpu" or not can_pack(decoder.embed.weight.dtype):
         return
     parents = [module for module in decoder.modules() if not isinstance(module, nn.Linear)]
