@@ -8,6 +8,7 @@ import torch
 
 from services.worker.model.canvas_decoder import CanvasDecoder
 from services.worker.model.canvas_runner import CanvasRunner, new_runner
+from services.worker.model.cpu_layers import pack_for_cpu
 from services.worker.model.families import read_config
 from services.worker.model.weights import load, new_decoder, save
 from tests.support.gemma_files import CANVAS, LAYER_SIZES
@@ -59,6 +60,7 @@ def write_canvas_model(directory: Path, seed: int = 0, rules: dict[str, Any] | N
 def open_canvas_model(directory: Path, cache_tokens: int = 512) -> CanvasRunner:
     decoder = load(directory, torch.float32, "cpu")
     assert isinstance(decoder, CanvasDecoder)
+    pack_for_cpu(decoder)
     runner = new_runner(decoder, cache_tokens)
     assert isinstance(runner, CanvasRunner)
     return runner

@@ -138,7 +138,7 @@ class Conditioning(nn.Module):
 
     def __init__(self, width: int, columns: int, eps: float) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(width, eps)
+        self.norm, self.eps = nn.RMSNorm(width, eps), eps
         self.gate = nn.Linear(width, columns, bias=False)
         self.up = nn.Linear(width, columns, bias=False)
         self.down = nn.Linear(columns, width, bias=False)
@@ -147,7 +147,7 @@ class Conditioning(nn.Module):
         """Shapes: [C, W] each -> [C, W]; without a last step, `predicted` is 0."""
         predicted = self.norm(predicted)
         signal = self.down(gelu(self.gate(predicted)) * self.up(predicted))
-        return F.rms_norm(x + signal, x.shape[-1:], eps=self.norm.eps)
+        return F.rms_norm(x + signal, x.shape[-1:], eps=self.eps)
 
 
 class CanvasDecoder(PackedDecoder):

@@ -16,6 +16,7 @@ from services.worker.engine.batch import Part, pack
 from services.worker.engine.cache_mode import CacheMode, check_mode
 from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, EditRule, RequestTrace, decode_together
 from services.worker.engine.sequence_state import NO_REGION, SequenceState
+from services.worker.model.cpu_layers import pack_for_cpu
 from services.worker.model.decoder import PackedDecoder, Shard
 from services.worker.model.experts import ExpertMlp, Router, choose_experts
 from services.worker.model.families import read_config
@@ -39,7 +40,9 @@ def some(names: list[str]) -> list[Any]:
 
 @cache
 def decoder_of(name: str) -> PackedDecoder:
-    return load(directory(name), torch.float32, "cpu")
+    decoder = load(directory(name), torch.float32, "cpu")
+    pack_for_cpu(decoder)
+    return decoder
 
 
 @cache
