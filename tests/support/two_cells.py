@@ -28,6 +28,7 @@ class TwoCells:
     first: AnsweringScheduler
     second: AnsweringScheduler
     stops: AsyncExitStack  # stops the second cell's scheduler
+    preferences: int = 0
 
     async def reset(self) -> None:
         """Let both cells serve again as at the beginning."""
@@ -51,8 +52,9 @@ class TwoCells:
 
     async def prefer(self, cell: AnsweringScheduler) -> None:
         """Let this cell have the most slack, and wait until the gateway knows."""
+        self.preferences += 1  # other values each time, so that older statistics are not taken for these
         for each in (self.first, self.second):
-            slack = 0.9 if each is cell else 0.4
+            slack = (0.9 if each is cell else 0.4) + self.preferences / 1000
             each.stats = msgspec.structs.replace(each.stats, slack=slack, active=10_000)
 
             async def is_known(each: AnsweringScheduler = each, slack: float = slack) -> bool:
