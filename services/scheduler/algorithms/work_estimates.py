@@ -12,7 +12,6 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from shared.arrays import Float64, Int32, Int64
 from shared.iteration_cost import in_one_iteration
-from shared.messages.steps import CACHE
 
 BATCH_SHARE = 0.6  # assumed batch: this share of the requests that an instance has room for
 RECOMPUTE_BATCH_SHARE = 0.2  # of these, the recompute steps of an iteration, if the other steps use the cache
@@ -68,7 +67,7 @@ def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fle
     cache_s = fleet.cache_latency_s(instances, tokens, whole)
     recompute_s = fleet.recompute_latency_s(instances, recompute_tokens)
     both_s = in_one_iteration(cache_s, recompute_s, fleet.shared_launch_s[instances])
-    key_s = fleet.key_s[instances, CACHE]
+    key_s = fleet.key_s[instances]
     return np.stack([(cache_s - whole * key_s) / tokens, key_s, (both_s - cache_s) / recompute_tokens])
 
 

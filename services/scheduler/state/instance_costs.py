@@ -15,12 +15,13 @@ from shared.messages.steps import CACHE, RECOMPUTE, StepKind
 from shared.profile import LatencyProfile
 
 BUCKET = 32  # tokens between two points of a latency curve; latencies between the points are interpolated
-KINDS = len(StepKind)
-POINTS = 513  # of a curve, up to 16,384 tokens; above, a latency is proportional to the tokens
-MAX_GRID_TOKENS = BUCKET * (POINTS - 1)
+CACHE_KEYLESS = len(StepKind)  # behind the curves of the kinds: the part of a cache step that its keys do not change
+NUM_CURVES = CACHE_KEYLESS + 1
+POINTS = 513  # of a curve
+MAX_GRID_TOKENS = BUCKET * (POINTS - 1)  # above, a latency is proportional to the tokens
 GRID_TOKENS = BUCKET * np.arange(POINTS)
-BASE_RANGE_TOKENS = (1024, 4096)  # the base of recompute iterations is that of the line between these batch tokens
-MIN_BASE_SHARE = 0.2  # of the latency of one bucket, the least base
+BASE_RANGE_TOKENS = (1024, 4096)  # the line through the latencies of these batch tokens begins at the base
+MIN_BASE_SHARE = 0.2  # the least base, as a share of the latency of one bucket
 CORRECTION_RATE = 0.02  # weight of one observation in `correction`
 MAX_OBSERVED_RATIO = 3.0  # times `correction`: one stalled iteration moves it by no more
 
@@ -29,12 +30,11 @@ Amounts = Int32 | Int64 | Float64  # of tokens or keys
 
 
 class InstanceCosts(Columns):
-    """Latency curves by the index of the instance. An instance without a profile takes 1 s for each iteration."""
+    """Latency curves by the index of the instance."""
 
-    # By bucket of tokens; first the latency of each step kind, then its part that does not depend on the keys
-    latency_s: Annotated[Float64, 2 * KINDS, POINTS]
-    _rise_s: Annotated[Float64, 2 * KINDS, POINTS]  # from each point to the next; 0 from the last
-    key_s: Annotated[Float64, KINDS]  # seconds per key attended
+    latency_s: Annotated[Float64, NUM_CURVES, POINTS]  # by curve and bucket of tokens
+    _rise_s: Annotated[Float64, NUM_CURVES, POINTS]  # from each point to the next; 0 from the last
+    key_s: Float64  # of a cache step: seconds per key attended
     recompute_base_s: Float64  # of a recompute iteration: the part that does not depend on its tokens
     shared_launch_s: Float64  # saving of an iteration of both kinds
     correction: Float64  # observed / predicted time of an iteration
@@ -51,11 +51,11 @@ class InstanceCosts(Columns):
     def learn_costs(self, index: int, instance: Instance) -> None:
         """Fill the columns of an instance from its profile."""
         cost = _cost(instance)
-        for kind, curve in ((RECOMPUTE, cost.recompute), (CACHE, cost.cache)):
-            self.latency_s[index, kind] = curve.seconds(GRID_TOKENS)
-            self.latency_s[index, KINDS + kind] = curve.keyless_seconds(GRID_TOKENS)
-            self.key_s[index, kind] = curve.key_s
+        self.latency_s[index, RECOMPUTE] = cost.recompute.seconds(GRID_TOKENS)
+        self.latency_s[index, CACHE] = cost.cache.seconds(GRID_TOKENS)
+        self.latency_s[index, CACHE_KEYLESS] = cost.cache.keyless_seconds(GRID_TOKENS)
         self._rise_s[index, :, :-1] = np.diff(self.latency_s[index])
+        self.key_s[index] = cost.cache.key_s
         self.recompute_base_s[index] = _base_seconds(cost.recompute)
         self.shared_launch_s[index] = cost.shared_launch_s
         self.correction[index] = 1.0
@@ -68,9 +68,9 @@ class InstanceCosts(Columns):
     def cache_latency_s(self, instances: Instances, tokens: Amounts, keys: Amounts | None = None) -> Float64:
         """Latency of a cache step with these batch tokens and keys on each instance. Shapes: [n] each -> [n]."""
         latency_s = self._latency(instances, CACHE, tokens)
-        if keys is None or not (key_s := self.key_s[instances, CACHE]).any():
+        if keys is None or not (key_s := self.key_s[instances]).any():
             return latency_s
-        return np.maximum(latency_s, self._latency(instances, KINDS + CACHE, tokens) + key_s * keys)
+        return np.maximum(latency_s, self._latency(instances, CACHE_KEYLESS, tokens) + key_s * keys)
 
     def iteration_seconds(
         self, instances: Instances, *, cache_tokens: Amounts, recompute_tokens: Amounts, cache_keys: Amounts
@@ -87,13 +87,13 @@ class InstanceCosts(Columns):
         Shapes: [n] each, of different instances. `predicted_s` is from `iteration_seconds`.
         """
         known = (observed_s > 0) & (predicted_s > 0)
-        of = instances[known]
-        ratio = np.minimum(observed_s[known] / predicted_s[known], MAX_OBSERVED_RATIO * self.correction[of])
-        self.observed[of] += 1
-        error = ratio - self.correction[of]
-        mean_rate = 1.0 / self.observed[of]  # at first the mean of all; the first long ones may be stalls
-        rate = np.where(error < 0, mean_rate, np.minimum(mean_rate, CORRECTION_RATE * self.observed[of]))
-        self.correction[of] += np.maximum(rate, CORRECTION_RATE) * error
+        updated = instances[known]
+        ratio = np.minimum(observed_s[known] / predicted_s[known], MAX_OBSERVED_RATIO * self.correction[updated])
+        self.observed[updated] += 1
+        error = ratio - self.correction[updated]
+        mean_rate = 1.0 / self.observed[updated]  # at first the mean of all; the first long ones may be stalls
+        rate = np.where(error < 0, mean_rate, np.minimum(mean_rate, CORRECTION_RATE * self.observed[updated]))
+        self.correction[updated] += np.maximum(rate, CORRECTION_RATE) * error
 
     def _latency(self, instances: Instances, curve: int, tokens: Amounts) -> Float64:
         at: Float64 = tokens / BUCKET
@@ -107,14 +107,13 @@ class InstanceCosts(Columns):
 
     def _flatten(self) -> None:
         """Make flat views of the curves, in which one index selects a point."""
-        num_curves = self.latency_s.shape[1]
-        first = np.arange(len(self.latency_s)) * (num_curves * POINTS)
-        self._curve_at = [first + curve * POINTS for curve in range(num_curves)]
+        first = np.arange(len(self.latency_s)) * (NUM_CURVES * POINTS)
+        self._curve_at = [first + curve * POINTS for curve in range(NUM_CURVES)]
         self._flat_latency_s, self._flat_rise_s = self.latency_s.reshape(-1), self._rise_s.reshape(-1)
 
 
 def _cost(instance: Instance) -> IterationCost:
-    """Without a profile every iteration takes 1 s, so that such instances are equal."""
+    """Without a profile, iterations of up to MAX_GRID_TOKENS take 1 s, so that such instances are equal."""
     if instance.profile:
         return LatencyProfile.from_csv(instance.profile).cost(instance.tp_degree)
     constant = Curve.fit([(MAX_GRID_TOKENS, 0, 1.0)])
