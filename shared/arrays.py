@@ -10,6 +10,7 @@ Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 UInt8 = NDArray[np.uint8]
 
+INT32_BYTES = 4  # of a token id, as it is packed
 _INT32, _INT64, _FLOAT32 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f4")  # names are slow to look up
 
 

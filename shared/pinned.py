@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from shared.arrays import Int32, Int64, unpack_int32
+from shared.arrays import INT32_BYTES, Int32, Int64, unpack_int32
 from shared.errors import BadInput
 from shared.messages.instances import ModelCard
 from shared.messages.requests import Request
@@ -23,7 +23,7 @@ def free_positions(pinned: bytes, tokens: int) -> Int64:
 
 def count_pinned(request: Request) -> int:
     """The positions of the output that no step writes; of a damaged request, any number."""
-    whole = request.pinned[: len(request.pinned) // 4 * 4]
+    whole = request.pinned[: len(request.pinned) // INT32_BYTES * INT32_BYTES]
     return int(np.count_nonzero(unpack_int32(whole) != FREE)) if whole else 0
 
 

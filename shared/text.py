@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.arrays import Int32, Int64
+from shared.arrays import INT32_BYTES, Int32, Int64
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import FinishReason, Request
 from shared.pinned import free_positions, given_positions, protected_tokens
@@ -121,7 +121,7 @@ class TextModel(Tokenizer):
             return FinishedText(text[:cut], FinishReason.STOP, written, mark)
         written = free_positions(request.pinned, len(listed[:end]))
         if end is None:
-            is_filled = len(request.pinned) // 4 >= len(listed) > 0  # up to its end, which the request gives
+            is_filled = len(request.pinned) // INT32_BYTES >= len(listed) > 0  # up to its end, which the request gives
             return FinishedText(text, FinishReason.STOP if is_filled else FinishReason.LENGTH, written)
         is_eos = listed[end] in self.end_ids and not request.ignore_eos
         return FinishedText(text, FinishReason.STOP, written, None if is_eos else listed[end])

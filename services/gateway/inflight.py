@@ -22,7 +22,7 @@ from opentelemetry import trace
 
 from services.gateway.bus_connection import BusConnection
 from services.gateway.errors import ApiError, check_completed
-from shared.arrays import Float32, Int32, unpack_float32, unpack_int32
+from shared.arrays import INT32_BYTES, Float32, Int32, unpack_float32, unpack_int32
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import decode
 from shared.bus.errors import BUS_ERRORS, bus_errors
@@ -173,7 +173,7 @@ class InFlightRequest:
     @property
     def prompt_tokens(self) -> int:
         """Without the pinned ones."""
-        return len(self.request.prompt_ids or b"") // 4
+        return len(self.request.prompt_ids or b"") // INT32_BYTES
 
     def abort(self, reason: str) -> None:
         """End `events` with RetryLater(reason)."""

@@ -95,7 +95,7 @@ async def serve(
         log.warning("no step predictor: estimates follow from each request's own steps", fix="dilaserve tune")
     queue, drain = EventQueue(), DrainWatch(bus)
     streams = KeptStreams(bus, set_up, lambda: queue.put(StepsLost()))
-    described = [*streams.described, drain.stream, kept_config.stream]
+    described = [*streams.step_streams, drain.stream, kept_config.stream]
     watch = BusWatch(bus, described, LOOK_S, expected=stream_names(bus.subjects))
     await watch.look()  # sets the clock
     clock = watch.clock

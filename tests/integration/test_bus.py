@@ -148,7 +148,7 @@ async def test_streams_that_cannot_be_set_up_do_not_hold_up_the_looks(
 
     streams = KeptStreams(bus, never, lost.set)
     async with asyncio.timeout(LIMIT_S):
-        await streams.keep(Look(missing=streams.described))
+        await streams.keep(Look(missing=streams.step_streams))
     assert not lost.is_set()  # steps that are sent again would be lost, too
 
 
@@ -160,7 +160,7 @@ async def test_a_lost_stream_of_steps_is_reported_once(bus: Bus) -> None:
         reports += 1
 
     streams = KeptStreams(bus, bus.set_up, report)
-    name = streams.described[0]
+    name = streams.step_streams[0]
     for look in (
         Look({name: StreamState(state=StreamContent(last_seq=7))}),
         Look(missing=[name]),
@@ -173,7 +173,7 @@ async def test_a_lost_stream_of_steps_is_reported_once(bus: Bus) -> None:
 async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:
     """Keep the streams of the cell as a scheduler does, until cancelled."""
     streams = KeptStreams(bus, bus.set_up, on_steps_lost)
-    watch = BusWatch(bus, streams.described, 0.05, expected=stream_names(bus.subjects))
+    watch = BusWatch(bus, streams.step_streams, 0.05, expected=stream_names(bus.subjects))
     watch.follow(streams.keep)
     await watch.run()
 

@@ -159,7 +159,7 @@ async def test_an_emptied_stream_of_steps_is_noticed(cluster: tuple[BusServers, 
 
 def watch_steps(bus: Bus, lost: asyncio.Event) -> BusWatch:
     streams = KeptStreams(bus, bus.set_up, lost.set)
-    watch = BusWatch(bus, streams.described, ELECTION_S)
+    watch = BusWatch(bus, streams.step_streams, ELECTION_S)
     watch.follow(streams.keep)
     return watch
 

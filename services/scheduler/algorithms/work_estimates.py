@@ -26,8 +26,8 @@ def booked_shares(
     if not fleet.open.any():
         return np.full(len(rows), np.inf)
     seconds = cluster_seconds(rows, cache_steps, recompute_steps, fleet.correction, table, fleet)
-    block = np.array(table.block_length[rows].mean())
-    step_s = fleet.cache_latency_s(fleet.open.nonzero()[0], block).min(initial=1.0)
+    instances, block = fleet.open.nonzero()[0], np.array(table.block_length[rows].mean())
+    step_s = (fleet.cache_latency_s(instances, block) * fleet.correction[instances]).min()
     # An SLO that no instance can meet is no unlimited load
     shares: Float64 = seconds / np.maximum(table.planned_slo_s[rows], (cache_steps + recompute_steps) * step_s)
     return shares
@@ -47,11 +47,11 @@ def cluster_seconds(
 def _amounts(rows: Int64, cache_steps: Float64, recompute_steps: Float64, table: RequestTable) -> Float64:
     """Of each request: the tokens that its cache steps feed, their keys, and the tokens that its recompute steps feed.
     Shapes: [n] each -> [3, n]."""
-    blocks = cache_steps
+    fed_blocks = cache_steps
     if table.pipeline.exact:  # the first step of each further block feeds the one before it, too
-        blocks = cache_steps + table.blocks_left[rows] - 1
-    cached, recomputed = table.block_length[rows], table.recompute_tokens(rows)
-    return np.stack([blocks * cached, cache_steps * recomputed, recompute_steps * recomputed])
+        fed_blocks = cache_steps + table.blocks_left[rows] - 1
+    tokens = table.recompute_tokens(rows)
+    return np.stack([fed_blocks * table.block_length[rows], cache_steps * tokens, recompute_steps * tokens])
 
 
 def _unit_seconds(instances: Int64, rows: Int64, table: RequestTable, fleet: Fleet) -> Float64:

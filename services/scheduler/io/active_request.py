@@ -6,12 +6,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.scheduler.core import SchedulerCore
-from services.scheduler.io.waiting_requests import WaitingRequest
+from services.scheduler.io.waiting_requests import ReceivedRequest
 from services.scheduler.state.request_table import NOWHERE
 from shared.messages.requests import ActiveRequest, UnfinishedQuery
 
 
-def active_request(received: WaitingRequest, core: SchedulerCore) -> ActiveRequest:
+def active_request(received: ReceivedRequest, core: SchedulerCore) -> ActiveRequest:
     """The request as received, and if the core has it, its steps, instance and unmasked tokens so far."""
     arrival, table = received.arrival, core.table
     known = ActiveRequest(
@@ -40,7 +40,7 @@ def active_request(received: WaitingRequest, core: SchedulerCore) -> ActiveReque
 
 
 def matching_requests(
-    query: UnfinishedQuery, received: Iterable[WaitingRequest], core: SchedulerCore
+    query: UnfinishedQuery, received: Iterable[ReceivedRequest], core: SchedulerCore
 ) -> Iterator[ActiveRequest]:
     """The requests that match the query, in order. Reads the rows of these only, as there may be many others."""
     on_instance = _requests_on(query.instance, core) if query.instance else None

@@ -25,7 +25,7 @@ class KeptStreams:
         self._set_up = set_up
         self._on_steps_lost = on_steps_lost
         self._last: dict[str, StreamState] = {}  # of the streams of step messages, when they last had a leader
-        self.described = [bus.subjects.stream(kind) for kind in ("STEPS", "STEP_RESULTS")]  # in each look
+        self.step_streams = [bus.subjects.stream(kind) for kind in ("STEPS", "STEP_RESULTS")]
 
     async def keep(self, look: Look) -> None:
         if look.missing:
@@ -35,14 +35,14 @@ class KeptStreams:
             except TimeoutError:  # as while too few servers of a cluster run; the next look tries again
                 return
             log.warning("streams set up again", lost=sorted(look.missing))
-        lost = set(self.described).intersection(look.missing)
+        lost = set(self.step_streams).intersection(look.missing)
         for name in lost:
             self._last.pop(name, None)  # the loss is reported now, and not by the new stream's numbers again
-        for name in self.described:
+        for name in self.step_streams:
             now = look.streams.get(name)
             if now is None or (now.cluster is not None and now.cluster.leader is None):
                 continue
-            if has_lost_messages(self._last.get(name, now), now):
+            if may_have_lost_messages(self._last.get(name, now), now):
                 lost.add(name)
             self._last[name] = now
         if lost:
@@ -50,7 +50,7 @@ class KeptStreams:
             self._on_steps_lost()
 
 
-def has_lost_messages(before: StreamState, now: StreamState) -> bool:
+def may_have_lost_messages(before: StreamState, now: StreamState) -> bool:
     """Whether messages may have been lost between two states of a stream: it was created again, its cluster has
     another leader or other members, or its last sequence fell. In both it had a leader if it needs one."""
     is_same = (now.created, now.cluster) == (before.created, before.cluster)

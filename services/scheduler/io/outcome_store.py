@@ -12,7 +12,7 @@ from services.scheduler.events import FinishRequest, fault_message
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.request_decoder import has_producer
 from services.scheduler.io.unverified_outcomes import mark_unverified
-from services.scheduler.io.waiting_requests import WaitingRequest
+from services.scheduler.io.waiting_requests import ReceivedRequest
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.errors import bus_errors
@@ -135,12 +135,12 @@ class OutcomeStore:
             unverified=not finish.written_by.isdisjoint(self._distrusted),
         )
 
-    def lose(self, waiting: WaitingRequest) -> None:
+    def lose(self, waiting: ReceivedRequest) -> None:
         """Store the outcome of a request whose message the bus has lost, unless it has one."""
         log.error("accepted request lost", request_id=waiting.request_id)
         self.end(waiting, OutcomeStatus.FAILED, LOST)
 
-    def end(self, waiting: WaitingRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
+    def end(self, waiting: ReceivedRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
         """Store the outcome of a request that the core has not received."""
         outcome = outcome_of(waiting.arrival, status, error, waiting.key, waiting.priority)
         self._write(outcome, waiting.delivery)
@@ -155,7 +155,7 @@ class OutcomeStore:
         )
         self._write(outcome, delivery)
 
-    def fault(self, request: Request | WaitingRequest, delivery: Delivery, arrival_s: float, error: Exception) -> None:
+    def fault(self, request: Request | ReceivedRequest, delivery: Delivery, arrival_s: float, error: Exception) -> None:
         """Store the outcome of a request whose data raised an unexpected error."""
         log.error("a request raised an error", request_id=request.request_id, exc_info=error)
         outcome = Outcome(

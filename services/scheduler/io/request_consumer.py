@@ -22,8 +22,9 @@ from services.scheduler.io.event_queue import EventQueue
 from services.scheduler.io.outcome_store import OutcomeStore
 from services.scheduler.io.request_decoder import InvalidRequest, decode_request, has_producer
 from services.scheduler.io.request_preparer import RequestLost, RequestMessage, RequestPreparer, text_length
-from services.scheduler.io.waiting_requests import WaitingRequest, WaitingRequests
+from services.scheduler.io.waiting_requests import ReceivedRequest, WaitingRequests
 from services.scheduler.state.totals import Totals
+from shared.arrays import INT32_BYTES
 from shared.background import DeferredTasks
 from shared.bus.client import Bus, try_decode
 from shared.bus.clock import BusClock
@@ -39,13 +40,13 @@ from shared.text import round_up_to_blocks
 log = structlog.get_logger(__name__)
 
 EARLY_CANCEL_TTL_S = 60.0  # time for which a cancel is kept for its request, which uses another subject and is slower
-REPLACE_S = 0.1  # delay of a request that is sent again before its first message is acknowledged
+RETRY_REPLACED_S = 0.1  # a request is sent again, and the message that it replaces is not acknowledged yet
 CHARS_PER_TOKEN = 4  # of a waiting text, which is not tokenized yet
 
 
 @dataclass(slots=True)
 class _Held:
-    waited: WaitingRequest  # as it was received
+    received: ReceivedRequest
     in_core: bool = False
     cancelled: bool = False
 
@@ -83,14 +84,14 @@ class RequestConsumer:
         """Whether this scheduler has received the request."""
         return self.find(request_id) is not None or self._outcomes.remembers(request_id)
 
-    def find(self, request_id: str) -> WaitingRequest | None:
+    def find(self, request_id: str) -> ReceivedRequest | None:
         """The request if it has no outcome yet."""
         held = self._held.get(request_id)
-        return held.waited if held else self._waiting.get(request_id)
+        return held.received if held else self._waiting.get(request_id)
 
-    def unfinished(self) -> Iterator[WaitingRequest]:
+    def unfinished(self) -> Iterator[ReceivedRequest]:
         """The requests without an outcome: those held first, each in the order in which they came."""
-        yield from (held.waited for held in self._held.values())
+        yield from (held.received for held in self._held.values())
         yield from self._waiting
 
     @property
@@ -149,10 +150,10 @@ class RequestConsumer:
             await discard(msg, error)
             return
         if self._outcomes.is_replaceable(request.request_id):
-            await redeliver(msg, REPLACE_S)
+            await redeliver(msg, RETRY_REPLACED_S)
             return
         delivery = Delivery.of(msg, self._bus.nc, self._is_void)
-        if await self._is_known(request.request_id, delivery):
+        if await self._handle_repeated(request.request_id, delivery):
             return
         self._totals.arrived += 1
         if isinstance(request, InvalidRequest):
@@ -164,39 +165,39 @@ class RequestConsumer:
                 self._fault(request, delivery, self._clock.now_s(), error)
 
     def _accept(self, request: Request, delivery: Delivery, msg: Msg) -> None:
-        waiting = WaitingRequest(delivery, self._arrival(request, msg), request.priority, request.key)
+        waiting = ReceivedRequest(delivery, self._arrival(request, msg), request.priority, request.key)
         if self._early_cancels.pop(request.request_id, 0.0) > asyncio.get_running_loop().time():
             self._cancel(waiting)
         elif self._waiting or len(self._held) >= self.max_held:
             self._waiting.add(waiting)
-            self._publish(waiting.arrival)
+            self._publish_arrival(waiting.arrival)
         else:
             self._hold(waiting, RequestMessage(request, msg.headers))
 
-    async def _is_known(self, request_id: str, delivery: Delivery) -> bool:
-        """Whether the request has been received before. A second message of it is acknowledged; the first one stays on
-        the bus until the outcome is stored."""
-        first: Delivery | None
-        if unfinished := self.find(request_id):
-            first = unfinished.delivery
-        elif self._outcomes.remembers(request_id):
-            first = delivery if self._outcomes.will_acknowledge(delivery) else None
-        else:
+    async def _handle_repeated(self, request_id: str, delivery: Delivery) -> bool:
+        """Acknowledge a second message of a request that was received before; the first one stays on the bus until the
+        outcome is stored. Returns: whether the request was received before."""
+        unfinished = self.find(request_id)
+        if unfinished is None and not self._outcomes.remembers(request_id):
             return False
         log.debug("request received again", request_id=request_id)
-        if first is None and has_producer(request_id):
+        if unfinished is not None:
+            is_second = unfinished.delivery != delivery
+        else:  # its outcome is being stored, or is stored
+            is_second = not self._outcomes.will_acknowledge(delivery)
+        if is_second and unfinished is None and has_producer(request_id):
             self._outcomes.repeat(request_id, delivery)
-        elif first != delivery:
+        elif is_second:
             await self._acknowledge(delivery)
         return True
 
-    def _hold(self, waiting: WaitingRequest, message: RequestMessage | None = None) -> None:
+    def _hold(self, waiting: ReceivedRequest, message: RequestMessage | None = None) -> None:
         held = self._held[waiting.request_id] = _Held(waiting)
         self._tasks.create_task(self._prepare(held, message))
 
     async def _prepare(self, held: _Held, message: RequestMessage | None) -> None:
         """Put the request into the event queue, unless it is invalid, lost, or has its outcome."""
-        waiting = held.waited
+        waiting = held.received
         request_id, delivery = waiting.request_id, waiting.delivery
         try:
             arrived = await self._preparer.prepare(waiting, message)
@@ -218,7 +219,7 @@ class RequestConsumer:
                 self._release(request_id, delivery)
             return
         if message is not None:  # it did not wait, so its arrival is not published yet
-            self._publish(
+            self._publish_arrival(
                 replace(waiting.arrival, prompt_tokens=len(arrived.prompt_ids) + count_pinned(arrived.request))
             )
         self._queue.put(arrived)
@@ -228,7 +229,7 @@ class RequestConsumer:
 
     def _release(self, request_id: str, delivery: Delivery) -> None:
         held = self._held.get(request_id)
-        if held is not None and held.waited.delivery == delivery:
+        if held is not None and held.received.delivery == delivery:
             del self._held[request_id]
             self._room.set()
 
@@ -262,7 +263,7 @@ class RequestConsumer:
         while self._early_cancels[first := next(iter(self._early_cancels))] < now_s:
             del self._early_cancels[first]
 
-    def _cancel(self, waiting: WaitingRequest) -> None:
+    def _cancel(self, waiting: ReceivedRequest) -> None:
         self._totals.cancelled += 1
         self._outcomes.end(waiting, OutcomeStatus.CANCELLED)
 
@@ -271,7 +272,9 @@ class RequestConsumer:
         self._totals.rejected += 1
         self._outcomes.reject(request_id, delivery, error)
 
-    def _fault(self, request: Request | WaitingRequest, delivery: Delivery, arrival_s: float, error: Exception) -> None:
+    def _fault(
+        self, request: Request | ReceivedRequest, delivery: Delivery, arrival_s: float, error: Exception
+    ) -> None:
         """Fail a request alone whose data raised an unexpected error: every scheduler would end for it."""
         self._totals.failed += 1
         self._outcomes.fault(request, delivery, arrival_s, error)
@@ -283,12 +286,12 @@ class RequestConsumer:
         except BUS_ERRORS as error:
             log.warning("request not acknowledged", error=repr(error))
 
-    def _publish(self, arrival: Arrival) -> None:
+    def _publish_arrival(self, arrival: Arrival) -> None:
         self._deferred.defer(partial(self._bus.publish, self._bus.subjects.arrivals, arrival))
 
     def _arrival(self, request: Request, msg: Msg) -> Arrival:
         ids, pinned = request.prompt_ids, count_pinned(request)
-        prompt_tokens = text_length(request) // CHARS_PER_TOKEN if ids is None else len(ids) // 4
+        prompt_tokens = text_length(request) // CHARS_PER_TOKEN if ids is None else len(ids) // INT32_BYTES
         return Arrival(
             request_id=request.request_id,
             arrival_s=arrival_time(request, msg.metadata.timestamp.timestamp(), self._clock.now_s()),

@@ -15,8 +15,8 @@ from nats.js.errors import NotFoundError
 from services.scheduler.events import RequestArrived
 from services.scheduler.io.recovery import Recovery
 from services.scheduler.io.request_decoder import InvalidRequest, decode_request
-from services.scheduler.io.waiting_requests import WaitingRequest
-from shared.arrays import Int32
+from services.scheduler.io.waiting_requests import ReceivedRequest
+from shared.arrays import INT32_BYTES, Int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
 from shared.canvases import check_for_canvases
@@ -61,7 +61,7 @@ class RequestPreparer:
     _reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))
     _long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LONG_TEXTS))
 
-    async def prepare(self, waiting: WaitingRequest, message: RequestMessage | None) -> RequestArrived | None:
+    async def prepare(self, waiting: ReceivedRequest, message: RequestMessage | None) -> RequestArrived | None:
         """Without `message`, it is read from the stream. Returns: None if the request has its outcome already.
 
         Raises: BadInput if the model cannot serve the request; RequestLost.
@@ -101,7 +101,7 @@ class RequestPreparer:
             checkpoint=checkpoint,
         )
 
-    async def _read(self, waiting: WaitingRequest) -> RequestMessage:
+    async def _read(self, waiting: ReceivedRequest) -> RequestMessage:
         """The message of a request, from the stream. Raises: BadInput if it is invalid; RequestLost."""
         stream, sequence = self._bus.subjects.stream("REQUESTS"), waiting.delivery.sequence
 
@@ -127,7 +127,8 @@ class RequestPreparer:
         """The prompt's tokens. Raises: BadInput if the model cannot serve the request."""
         self._text.check_tokens(stop_token_ids=request.stop_token_ids, logit_bias=request.logit_bias)
         if request.prompt_ids is not None:
-            self._check_length(request, len(request.prompt_ids) // 4)  # first, as the other checks look at each token
+            # First, as the other checks look at each token
+            self._check_length(request, len(request.prompt_ids) // INT32_BYTES)
             return self._text.encode_request(request)
         prompt_ids = await self._encoded(partial(self._text.encode_request, request), text_length(request))
         self._check_length(request, len(prompt_ids))

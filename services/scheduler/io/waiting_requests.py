@@ -1,6 +1,7 @@
 """The requests beyond those that the scheduler holds. Pure.
 
-An entry has no prompt, so that memory bounds their number no earlier than the stream does.
+An entry has no prompt, as the scheduler reads its message again. So memory bounds their number no earlier than the
+stream does.
 """
 
 import heapq
@@ -12,8 +13,8 @@ from shared.messages.requests import Arrival
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRequest:
-    """The entry of a request until the scheduler reads its message again."""
+class ReceivedRequest:
+    """What the scheduler keeps of a request beside its prompt: its place in the order of service."""
 
     delivery: Delivery
     arrival: Arrival
@@ -29,25 +30,25 @@ class WaitingRequests:
     """A queue in the order of service: higher priority first, then earlier arrival."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, WaitingRequest] = {}  # by request id
+        self._waiting: dict[str, ReceivedRequest] = {}  # by request id
         self._heap: list[tuple[int, float, int, str]] = []  # priority, arrival, sequence, id; may hold removed ones
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __iter__(self) -> Iterator[WaitingRequest]:
+    def __iter__(self) -> Iterator[ReceivedRequest]:
         """In the order in which they were added."""
         return iter(self._waiting.values())
 
-    def get(self, request_id: str) -> WaitingRequest | None:
+    def get(self, request_id: str) -> ReceivedRequest | None:
         return self._waiting.get(request_id)
 
-    def add(self, waiting: WaitingRequest) -> None:
+    def add(self, waiting: ReceivedRequest) -> None:
         """Add a request whose id is not in the queue."""
         self._waiting[waiting.request_id] = waiting
         heapq.heappush(self._heap, _place(waiting))
 
-    def first(self) -> WaitingRequest | None:
+    def first(self) -> ReceivedRequest | None:
         """The first in the order of service. Returns: None if the queue is empty."""
         while self._heap:
             *_, sequence, request_id = self._heap[0]
@@ -57,14 +58,14 @@ class WaitingRequests:
             heapq.heappop(self._heap)
         return None
 
-    def pop(self) -> WaitingRequest:
+    def pop(self) -> ReceivedRequest:
         """Remove the first. Raises: IndexError if the queue is empty."""
         if (waiting := self.first()) is None:
             raise IndexError("the queue is empty")
         heapq.heappop(self._heap)
         return self._waiting.pop(waiting.request_id)
 
-    def remove(self, request_id: str) -> WaitingRequest | None:
+    def remove(self, request_id: str) -> ReceivedRequest | None:
         """Remove a request. Returns: None if it is not in the queue."""
         removed = self._waiting.pop(request_id, None)
         if len(self._heap) > 2 * len(self._waiting) + 1000:
@@ -73,5 +74,5 @@ class WaitingRequests:
         return removed
 
 
-def _place(waiting: WaitingRequest) -> tuple[int, float, int, str]:
+def _place(waiting: ReceivedRequest) -> tuple[int, float, int, str]:
     return -waiting.priority, waiting.arrival.arrival_s, waiting.delivery.sequence, waiting.request_id

@@ -8,7 +8,7 @@ import structlog
 from services.scheduler.state.invalid_results import read_probabilities
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
-from shared.arrays import Bool, Int64, unpack_float32, unpack_int32
+from shared.arrays import INT32_BYTES, Bool, Int64, unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.pinned import FREE
 from shared.top_tokens import TopTokenTable
@@ -75,7 +75,7 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     table.output_ids(row)[:stored] = output_ids
     if checkpoint.confidences:
         table.confidences(row)[:stored] = unpack_float32(checkpoint.confidences)
-    table.find_block(row, len(checkpoint.output_ids) // 4 if table.has_edits[row] else None)
+    table.find_block(row, len(checkpoint.output_ids) // INT32_BYTES if table.has_edits[row] else None)
     table.estimate_masks_left[row] = table.masks_left[row]
     for name in COLUMNS:
         getattr(table, name)[row] = getattr(checkpoint, name)

@@ -10,7 +10,7 @@ from services.scheduler.events import SendJobs
 from services.scheduler.io.active_request import active_request, matching_requests
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.request_consumer import arrival_time
-from services.scheduler.io.waiting_requests import WaitingRequest, WaitingRequests
+from services.scheduler.io.waiting_requests import ReceivedRequest, WaitingRequests
 from shared.bus.clock import corrected
 from shared.messages.requests import ActiveRequest, Arrival, Request, UnfinishedQuery
 from tests.builders import ARRIVAL_S, arrival, registered, scheduler_core
@@ -40,10 +40,10 @@ def test_the_clock_moves_only_if_a_measurement_excludes_it(
     assert offset_s == known_s or known_s is None or abs(known_s - measured_s) > error_s
 
 
-def waiting(sequence: int = 1, *, priority: int = 3, arrival_s: float = ARRIVAL_S, name: str = "r") -> WaitingRequest:
+def waiting(sequence: int = 1, *, priority: int = 3, arrival_s: float = ARRIVAL_S, name: str = "r") -> ReceivedRequest:
     delivery = Delivery(sequence, json=False, _reply="", _client=sentinel.client, _is_void=sentinel.event)
     received = Arrival(request_id=name, arrival_s=arrival_s, prompt_tokens=3, output_tokens=8, slo_s=5.0)
-    return WaitingRequest(delivery, received, priority, key="alice")
+    return ReceivedRequest(delivery, received, priority, key="alice")
 
 
 def names(queue: WaitingRequests) -> list[str]:

@@ -65,6 +65,13 @@ def test_instances_divide_the_work_by_their_speed() -> None:
     assert beside_double == pytest.approx(alone / 3)
 
 
+@pytest.mark.parametrize("slower", [1.0, 100.0])  # 100: a step takes longer than a second
+def test_an_slo_below_the_time_of_the_steps_books_as_that_time_does(slower: float) -> None:
+    table, fleet = cluster(1, requests=1, slo_s=1e-3)
+    fleet.correction[0] = slower
+    assert booked(table, fleet, 50) == pytest.approx(1.0, rel=0.1)
+
+
 def test_closed_instances_do_no_work_and_without_an_open_one_all_is_booked() -> None:
     table, fleet = cluster(1, 1)
     both = booked(table, fleet, 50)
