@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from services.worker.model.decoder import PackedDecoder
-from services.worker.model.row_padding import pad_rows, padded_rows
+from services.worker.model.row_padding import num_padded_rows, pad_rows
 
 EXPECTED_ROWS = 32  # for the choice of the layout
 
@@ -24,7 +24,7 @@ class OneDnnLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x [T, W] -> [T, out_features]."""
-        padded = pad_rows(x, padded_rows(x.shape[0]))
+        padded = pad_rows(x, num_padded_rows(x.shape[0]))
         product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, self._packed, self._bias, "none", [], "")
         return product if padded is x else product[: x.shape[0]]
 

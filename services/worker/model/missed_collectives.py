@@ -11,7 +11,7 @@ from torch import Tensor
 
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import NO_TOKEN, Runner, rows_with_top_tokens, truncated_rows
-from services.worker.model.row_padding import padded_rows
+from services.worker.model.row_padding import num_padded_rows
 
 
 def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> Iterator[tuple[bool, Tensor]]:
@@ -21,7 +21,7 @@ def missed_collectives(batch: ForwardBatch, runner: Runner, num_done: int) -> It
     those of labels if clients want them, the mean embeddings of canvases, and the tokens.
     """
     config, count = runner.config, len(batch.rows)
-    fed, kept = (len(batch.tokens), config.width), (padded_rows(count), config.width)
+    fed, kept = (len(batch.tokens), config.width), (num_padded_rows(count), config.width)
     sums = list[tuple[int, ...]]([fed] * (2 * config.num_layers - 2) + [kept] * 2)
     if config.canvas:  # the dense part and the experts of a layer side by side
         kept = count, config.width

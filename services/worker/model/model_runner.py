@@ -16,7 +16,7 @@ from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
 from services.worker.model.logit_changes import change_logits
-from services.worker.model.row_padding import padded_rows
+from services.worker.model.row_padding import num_padded_rows
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
 from services.worker.model.selection import select
 from services.worker.model.top_logits import combine_top, top_logits
@@ -113,7 +113,7 @@ class Runner:
         if self._store is not None:
             self._store.move(batch.moves)
         count = len(batch.rows)
-        rows = batch.rows[np.minimum(np.arange(padded_rows(count)), count - 1)]  # repeats the last one
+        rows = batch.rows[np.minimum(np.arange(num_padded_rows(count)), count - 1)]  # repeats the last one
         hidden = self._hidden(batch, rows)
         logits = self.decoder.logits(hidden)[:count]  # [R, V of this rank]
         if batch.changes:

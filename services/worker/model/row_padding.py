@@ -7,7 +7,7 @@ from torch.nn import functional as F
 MIN_ROWS = 16
 
 
-def padded_rows(rows: int) -> int:
+def num_padded_rows(rows: int) -> int:
     """The rows to compute, at least MIN_ROWS: a few numbers for each power of two, as oneDNN compiles a routine for
     each number and keeps about a thousand."""
     step = max(MIN_ROWS, 1 << max(rows.bit_length() - 5, 0))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from services.worker.model.cpu_layers import OneDnnLinear, ShortRmsNorm, can_pack, pack_for_cpu
 from services.worker.model.decoder import Layer, PackedDecoder
-from services.worker.model.row_padding import padded_rows
+from services.worker.model.row_padding import num_padded_rows
 from tests.support.random_model import random_decoder
 
 WIDTH, COLUMNS, MOST = 48, 100, 600
@@ -53,13 +53,13 @@ def test_a_norm_is_that_of_torch_and_has_the_same_bits_in_any_number_of_rows(
 
 @given(st.integers(1, 1 << 16))
 def test_rows_are_padded_to_few_numbers_that_are_little_larger(rows: int) -> None:
-    padded = padded_rows(rows)
+    padded = num_padded_rows(rows)
     assert rows <= padded < rows + max(16, rows / 8)
-    assert padded_rows(padded) == padded
+    assert num_padded_rows(padded) == padded
 
 
 def test_the_routines_of_all_batches_fit_into_those_that_are_kept() -> None:
-    assert len({padded_rows(rows) for rows in range(1, 1 << 14)}) * 5 < 1024
+    assert len({num_padded_rows(rows) for rows in range(1, 1 << 14)}) * 5 < 1024
 
 
 def test_a_decoder_whose_weights_cannot_be_packed_keeps_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
