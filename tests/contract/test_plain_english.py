@@ -1,10 +1,8 @@
 """The documents, docstrings, comments, messages and console texts use plain English."""
 
-from collections import Counter
-
 import pytest
 
-from tests.support.passages import Passage, of_html, of_markdown, of_python, of_script, unreleased
+from tests.support.passages import Passage, of_markdown
 from tests.support.plain_english import ROOT, RULES, files, findings, of_passage
 
 BAD = [
@@ -74,42 +72,6 @@ def test_a_plain_sentence_is_not_found(sentence: str) -> None:
 def test_every_rule_finds_a_bad_sentence(rule: object) -> None:
     found = [finding.rule for sentence in BAD for finding in of_passage(ROOT, Passage(sentence, 1))]
     assert rule in found
-
-
-def test_markdown_is_read_without_code() -> None:
-    text = (
-        "# A title\n\ntext `told`\nmore\n\n    code told\n\n    told\n\n- item\n  told\n\n```sh\ntold\n```\n| told |\n"
-    )
-    found = [(item.words, item.line) for passage in of_markdown(text) for item in of_passage(ROOT, passage)]
-    assert found == [("told", 11), ("told", 16)]
-
-
-def test_python_is_read_in_docstrings_comments_messages_and_test_names() -> None:
-    text = '''"""Told.\n\nIn `told` only.\n"""\n
-def test_nothing_is_told() -> None:
-    """It tells."""
-    told = 1  # told later
-    # a long comment, so
-    # many words
-    log.info("told")
-    log.info(f"it told {told} of {told:.2f}")
-'''
-    found = Counter(item.line for passage in of_python(text, names=True) for item in of_passage(ROOT, passage))
-    assert found == {1: 1, 6: 1, 7: 1, 8: 1, 9: 1, 12: 1}
-
-
-def test_the_console_is_read_in_texts_labels_and_comments() -> None:
-    page = '<!-- told --><p title="told">It is <b class="told">told</b></p>\n<!-- a\ntold -->'
-    script = '// said\n// more\nconst told = "told"; // heard\n'
-    script += '/* told */ show("It was told", `and ${told} is said there`);\n'
-    in_page = [item.line for passage in of_html(page) for item in of_passage(ROOT, passage)]
-    in_script = [item.line for passage in of_script(script) for item in of_passage(ROOT, passage)]
-    assert in_page == [1, 1, 1, 3]
-    assert sorted(in_script) == [1, 3, 4, 4, 4]
-
-
-def test_released_sections_of_the_changelog_stay() -> None:
-    assert unreleased("# Changelog\n## [Unreleased]\na\n## [1.0.0]\nb\n") == "# Changelog\n## [Unreleased]\na\n"
 
 
 @pytest.mark.slow  # `make check` runs it

@@ -1,12 +1,6 @@
-"""The figures of a fault, the accounts of a long run, and the growth of its processes."""
-
-from pathlib import Path
-
-import pytest
+"""The figures of a fault, and the accounts of a long run."""
 
 from experiments.faults.accounts import Received, accounts, figures
-from experiments.faults.actions import flip_bytes
-from experiments.faults.growth import Growth, Sample, growths
 from experiments.faults.load import Answer
 from shared.messages.requests import Outcome, OutcomeStatus
 
@@ -45,47 +39,9 @@ def test_every_end_of_a_request_is_counted_once() -> None:
     assert (found.added_s, found.silence_s, found.recovery_s) == (119.0, 117.0, 120.0)
 
 
-def test_a_fault_without_effect_adds_nothing() -> None:
-    found = figures([answer(0, 1), answer(9, 10.5)], ALONE, Received(list), began_s=10, ended_s=11)
-    assert (found.repeated, found.failed, found.lost, found.wrong, found.recovery_s) == (0, 0, 0, 0, 0.0)
-
-
-def test_a_row_needs_an_answer_before_the_fault() -> None:
-    with pytest.raises(ValueError, match="no request was answered before the fault"):
-        figures([answer(0, 11)], ALONE, Received(list), began_s=10, ended_s=11)
-
-
-def test_eight_bytes_near_the_end_of_a_file_are_inverted(tmp_path: Path) -> None:
-    file = tmp_path / "1.blk"
-    file.write_bytes(bytes(2000))
-    flip_bytes(file)
-    assert file.read_bytes() == bytes(1000) + b"\xff" * 8 + bytes(992)
-
-
 def test_accepted_requests_are_finished_cancelled_or_lost() -> None:
     outcomes = {"a": outcome("a", "a"), "b": outcome("b", "b", OutcomeStatus.CANCELLED), "other": outcome("other", "")}
     found = accounts({"a", "b", "c"}, outcomes, {"a": "changed", "b": "b"}, duplicated=1, unfinished=2)
     assert (found.accepted, found.lost, found.different) == (3, 1, 1)
     assert found.statuses == {"completed": 1, "cancelled": 1}
     assert (found.duplicated, found.unfinished) == (1, 2)
-
-
-def test_growth_compares_the_second_and_the_last_quarter() -> None:
-    rss_mb = {10: 500, 30: 100, 40: 104, 60: 900, 80: 110, 90: 112}
-    samples = [Sample("gateway", at_s, mb, 20) for at_s, mb in rss_mb.items()]
-    assert growths([*samples, Sample("worker", 90, 1, 1)], 100) == [Growth("gateway", (102.0, 111.0), (20.0, 20.0))]
-
-
-@pytest.mark.parametrize(
-    ("rss_mb", "descriptors", "flat"),
-    [
-        ((100, 109), (20, 20), True),
-        ((100, 111), (20, 20), False),
-        ((10, 17), (20, 20), True),
-        ((100, 100), (20, 29), False),
-    ],
-)
-def test_a_leak_is_a_growth_beyond_the_tolerance(
-    rss_mb: tuple[float, float], descriptors: tuple[float, float], *, flat: bool
-) -> None:
-    assert Growth("worker", rss_mb, descriptors).is_flat is flat

@@ -1,13 +1,10 @@
-"""The pure parts of the paper's studies: workloads, comparisons, tables."""
+"""The pure parts of the paper's studies: comparisons, tables, stored runs."""
 
-from math import isnan, nan
+from math import nan
 from pathlib import Path
 
-import pytest
-
-from experiments.paper.benchmark_rates import MODELS, PAPER_ACCURACY, with_paper_accuracy
 from experiments.paper.plots import Panels
-from experiments.paper.runs import SimulationRun, figures, run_lengths, workload
+from experiments.paper.runs import SimulationRun, figures
 from experiments.paper.study import Study, simulate_cases
 from experiments.paper.tables import Row, gains, markdown, read_table, widest_gain, write_table
 
@@ -28,34 +25,6 @@ def test_a_model_without_accuracies_has_gains_in_attainment_alone() -> None:
     rows = [row("DiLaServe", 1, 95, nan), row("INFaaS", 1, 40, nan)]
     assert widest_gain(rows, "INFaaS", least=-1.0) == "+55.0 points, accuracy not known"
     assert markdown(rows).count("| - |") == 2
-
-
-def test_the_papers_loss_is_one_and_a_half_percent_from_09_to_07() -> None:
-    highest, lower = (with_paper_accuracy({"mean threshold": threshold})[PAPER_ACCURACY] for threshold in (0.9, 0.7))
-    assert float(lower) == pytest.approx(0.985 * float(highest))
-
-
-def test_dream_takes_more_steps_than_llada_and_has_no_accuracy() -> None:
-    llada, dream = (
-        figures(SimulationRun(system="INFaaS", model=model, rps=2, requests=8, cluster="2x1")) for model in MODELS
-    )
-    assert dream["mean steps"] > 1.5 * llada["mean steps"]
-    assert not isnan(llada["accuracy, %"])
-    assert isnan(dream["accuracy, %"])
-
-
-def test_a_run_has_its_number_of_requests_at_its_rate() -> None:
-    arriving = workload(SimulationRun(rps=10, requests=3000))
-    assert len(arriving) == 3000  # more than the benchmark has: samples repeat
-    assert arriving.arrival_s[-1] == pytest.approx(300, rel=0.1)
-    assert (workload(SimulationRun(rps=10, requests=3000)).arrival_s == arriving.arrival_s).all()
-
-
-def test_fewer_examples_make_shorter_prompts_and_outputs_are_as_given() -> None:
-    five, two = run_lengths(SimulationRun(rps=1)), run_lengths(SimulationRun(rps=1, shots=2, output_tokens=512))
-    assert two.prompt_tokens.mean() == pytest.approx(0.454 * five.prompt_tokens.mean(), rel=0.01)
-    assert set(two.output_tokens.tolist()) == {512}
-    assert set(run_lengths(SimulationRun(rps=1, prompt_tokens=256)).prompt_tokens.tolist()) == {256}
 
 
 def test_runs_that_are_finished_are_not_repeated(tmp_path: Path) -> None:
