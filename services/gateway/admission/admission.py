@@ -39,11 +39,7 @@ class AdmissionController:
 
     async def identify(self, http: HttpRequest) -> None:
         """Dependency of routes that need a key; `key_of` returns it. Raises: ApiError 401."""
-        authorization = http.headers.get("authorization", "")
-        # as Anthropic's and Azure's clients send it
-        if not authorization and (secret := http.headers.get("x-api-key") or http.headers.get("api-key")):
-            authorization = f"Bearer {secret}"
-        http.state.key = self._anonymous if self._api_keys is None else await self._api_keys.identify(authorization)
+        http.state.key = self._anonymous if self._api_keys is None else await self._api_keys.identify(http.headers)
 
     def keys(self, viewer: ApiKey) -> list[tuple[ApiKey, int]]:
         """The keys that `viewer` may see, each with its requests in flight at all gateways; none without `auth`."""

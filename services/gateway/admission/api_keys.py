@@ -6,7 +6,7 @@ works from its first request, but at most one per MIN_READ_INTERVAL_S: guessed k
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import structlog
 
@@ -52,12 +52,10 @@ class ApiKeyCache:
         """The keys that are not revoked, the oldest first."""
         return [key for key in self._keys.values() if key.revoked_at is None]
 
-    async def identify(self, authorization: str) -> ApiKey:
-        """Raises: ApiError 401 if the header has no valid key; RetryLater if the key is unknown and the database
+    async def identify(self, headers: Mapping[str, str]) -> ApiKey:
+        """Raises: ApiError 401 if the headers have no valid key; RetryLater if the key is unknown and the database
         unavailable."""
-        if not authorization.lower().startswith(BEARER):
-            raise _unauthorized("an API key is required: Authorization: Bearer KEY, x-api-key: KEY or api-key: KEY")
-        hashed = hash_secret(authorization[len(BEARER) :].strip())
+        hashed = hash_secret(_secret_of(headers))
         if hashed not in self._keys:
             await self._read_since(asyncio.get_running_loop().time())
         key = self._keys.get(hashed)
@@ -94,3 +92,13 @@ class ApiKeyCache:
 
 def _unauthorized(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _secret_of(headers: Mapping[str, str]) -> str:
+    """The key in OpenAI's header, or else in Anthropic's or Azure's; a proxy may use `Authorization` for itself."""
+    authorization = headers.get("authorization", "")
+    if authorization.lower().startswith(BEARER):
+        return authorization[len(BEARER) :].strip()
+    if secret := headers.get("x-api-key") or headers.get("api-key"):
+        return secret
+    raise _unauthorized("an API key is required: Authorization: Bearer KEY, x-api-key: KEY or api-key: KEY")

@@ -97,12 +97,14 @@ async def test_without_a_valid_key_every_route_is_unauthorized(gateway: RunningG
 async def test_a_key_in_another_header_authorizes_requests(gateway: RunningGateway, new_key: NewKey) -> None:
     _, secret = await new_key("anthropic")
     body = CHAT | {"max_tokens": 8}
+    of_a_proxy = {"Authorization": "Basic dXNlcjpwYXNz"}
     served = [
-        await gateway.http.post("/v1/messages", json=body, headers={name: secret}) for name in ("x-api-key", "api-key")
+        await gateway.http.post("/v1/messages", json=body, headers={name: secret} | more)
+        for name, more in (("x-api-key", {}), ("api-key", {}), ("x-api-key", of_a_proxy))
     ]
     refused = await gateway.http.post("/v1/messages", json=body, headers={"x-api-key": "dls-guessed"})
     absent = await gateway.http.post("/v1/messages", json=body)
-    assert [reply.status_code for reply in served] == [200, 200]
+    assert [reply.status_code for reply in served] == [200, 200, 200]
     for reply in (refused, absent):
         assert error_of(reply) == (401, "invalid_api_key")
         assert reply.json()["error"]["type"] == "authentication_error"
