@@ -42,6 +42,7 @@ from shared.patterns.schema_merging import (
     is_of,
     merged,
     with_prefix_items,
+    without_impossible_ways,
     without_properties,
 )
 from shared.patterns.schema_narrowing import in_own_scope, narrowed, needs_narrowing
@@ -211,7 +212,10 @@ class _Converter:
                 if all(isinstance(each, Mapping) and "oneOf" in each for each in (siblings, plain)):
                     any_of = {"anyOf": self._kept_apart(siblings.pop("oneOf"), siblings, field, depths)}
                     siblings = merged(siblings, any_of, field, self._matches)
+                multiplies = all(isinstance(each, Mapping) and "anyOf" in each for each in (siblings, plain))
                 siblings = merged(siblings, plain, field, self._matches)
+                if multiplies:
+                    siblings = without_impossible_ways(siblings, field, self._references.find)
             return self.convert(siblings, field, depths)
         wholes = [(merged(siblings, plain, field, self._matches), deeper) for plain, deeper in plains]
         ways = [partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes)]

@@ -5,6 +5,7 @@ It may accept fewer: of `multipleOf` 4 and 6, for example, their product 24, not
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -109,6 +110,22 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]
     return [found.get(at) for at in range(len(parts))]
 
 
+def without_impossible_ways(schema: Any, field: str, find: Find) -> Any:
+    """The schema without the parts of its anyOf that are known to have no value beside the rest. So the ways of n
+    conditions (`if`) on the values of one property are about n, not 2^n."""
+    if not isinstance(schema, Mapping) or "anyOf" not in schema:
+        return schema
+    rest = {name: value for name, value in schema.items() if name != "anyOf"}
+
+    def is_possible(way: Any) -> bool:
+        with suppress(BadInput):  # the conversion reports it, if the way is needed
+            return any(map(_has_values, _traits({"allOf": [rest, way]}, field, find)))
+        return True
+
+    ways = [way for way in schema["anyOf"] if is_possible(way)]
+    return {**rest, "anyOf": ways} if ways else False
+
+
 def listed_types(schema: Schema) -> list[Any]:
     """The types that a schema names."""
     named = schema["type"]
@@ -160,7 +177,8 @@ def _merge_keyword(name: str, one: Any, other: Any, field: str) -> Any:
 
 
 def _all_of(one: Any, other: Any) -> Any:
-    return {"allOf": [one, other]}
+    both = [part["allOf"] if isinstance(part, Mapping) and [*part] == ["allOf"] else [part] for part in (one, other)]
+    return {"allOf": [*both[0], *both[1]]}
 
 
 def _common_types(one: Any, other: Any) -> Any:
@@ -224,12 +242,24 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     inner = [[each] for each in part.get("allOf", [])] + [part[name] for name in ("anyOf", "oneOf") if name in part]
     if "$ref" in part:
         inner.append([find(part["$ref"], field)])
+    if isinstance(part.get("not"), Mapping):
+        inner += [[_opposite(each)] for each in part["not"].get("anyOf", [part["not"]])]
     found = [_own_traits(part)]
     for ways in inner if depth < MAX_TRAITS_DEPTH else ():
         more = [each for way in ways[:MAX_TRAITS] for each in _traits(way, field, find, depth + 1)]
         if len(ways) <= MAX_TRAITS and len(more) * len(found) <= MAX_TRAITS:
             found = [_joined_traits(one, other) for one in found for other in more]
     return found
+
+
+def _opposite(refused: Any) -> Any:
+    """What is known of the values that a schema about a single property refuses."""
+    match refused:
+        case {"properties": {**properties}, **rest} if len(properties) == 1 and not rest:
+            return {"type": "object", "required": list(properties)}
+        case {"required": [str(name)], **rest} if not rest:
+            return without_properties([name])
+    return True
 
 
 def _own_traits(schema: Schema) -> _Traits:
@@ -240,11 +270,19 @@ def _own_traits(schema: Schema) -> _Traits:
         for name, part in parts.items()
         if isinstance(part, Mapping) and ("const" in part or isinstance(part.get("enum"), list))
     }
+    listed |= {name: [] for name, part in parts.items() if part is False}
     kinds = [kind for kind in listed_types(schema) if kind in TYPES] if "type" in schema else TYPES
     kinds = [*kinds, *(["integer"] if "number" in kinds else [])]
     kinds = [kind for kind in kinds if "" not in listed or any(is_of(value, kind) for value in listed[""])]
     values = {name: frozenset(map(as_key, each)) for name, each in listed.items()}
     return _Traits(frozenset(kinds), frozenset(schema.get("required", [])), values)
+
+
+def _has_values(traits: _Traits) -> bool:
+    """Whether values with these traits are possible. Where no `type` is given, required properties mean objects."""
+    lacks = any(traits.values.get(name) == frozenset() for name in traits.required)
+    kinds = traits.types - ({"object"} if lacks else set())
+    return bool(kinds) and (not lacks or traits.types != frozenset(TYPES)) and traits.values.get("") != frozenset()
 
 
 def _joined_traits(one: _Traits, other: _Traits) -> _Traits:

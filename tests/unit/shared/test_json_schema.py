@@ -152,10 +152,6 @@ SCHEMAS: list[Any] = [
     {"type": "array", "uniqueItems": True, "items": {"enum": ["a", 1, True, "a"]}},
     {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
     {"type": "array", "uniqueItems": True, "items": {"enum": [f"a{i}" for i in range(50)], "pattern": "^.{1,300}$"}},
-    {
-        "properties": {"kind": {"enum": [*range(4)]}},
-        "allOf": [{"if": {"properties": {"kind": {"const": i}}}, "then": {"required": [f"p{i}"]}} for i in range(4)],
-    },
     {"type": "array", "contains": {"const": "x"}, "items": {"type": "string"}, "minContains": 2},
     {"allOf": [{"prefixItems": [{"minimum": 3}]}], "items": {"minimum": 5, "type": "integer"}},
     {
@@ -326,6 +322,20 @@ def test_each_text_of_the_pattern_is_an_instance_of_the_schema(schema: Any) -> N
     texts = {draw_text(automaton, random) for _ in range(50)}
     for text in texts:
         validator.validate(json.loads(text))
+
+
+@pytest.mark.parametrize("required", [[], ["kind"]])
+@pytest.mark.parametrize("required_by_if", [{}, {"required": ["kind"]}])
+def test_many_conditions_on_one_property_are_served(required: list[str], required_by_if: dict[str, Any]) -> None:
+    conditions = [{"properties": {"kind": {"const": i}}, **required_by_if} for i in range(15)]
+    thens = [{"properties": {f"p{i}": {"type": "boolean"}}, "required": [f"p{i}"]} for i in range(15)]
+    kinds = {"kind": {"enum": [*range(16)]}}
+    ways = [{"if": condition, "then": then} for condition, then in zip(conditions, thens, strict=True)]
+    schema = {"type": "object", "properties": kinds, "required": required, "allOf": ways}
+    automaton, validator = automaton_of(schema_part(schema)), jsonschema_rs.validator_for(schema)
+    of_kinds = [{"kind": i, **({f"p{j}": True} if j < 15 else {})} for i in range(16) for j in (i, i + 1)]
+    for value in ({}, *of_kinds):
+        assert automaton.accepts(json.dumps(value)) == validator.is_valid(value), value
 
 
 @pytest.mark.parametrize(("schema", "reason"), REFUSED)
