@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.passages import Passage, of_markdown
+from tests.support.passages import Passage
 from tests.support.plain_english import ROOT, RULES, files, findings, of_passage
 
 BAD = [
@@ -40,32 +40,6 @@ BAD = [
     "Checks a job. What is wrong is logged.",
     "what the worker still runs",
 ]
-GOOD = [
-    "Publish the outcome again.",
-    "What does a request need?",
-    "It returns what the worker measured.",
-    "A step unmasks at least one token.",
-    "None of the instances leads.",
-    "There is none, or `told` is none of your names: `anew`.",
-    "Stop right away, and take the mask away from the canvas.",
-    "Drain the instance, which gives its requests away at recompute steps.",
-    "It is so much that nothing fits, so that it waits.",
-    "One row per request, one of a batch, one is a request.",
-    "The job goes on the same instance.",
-    "Stand-ins for images; see [the page](told.md) and https://told.example/heard.",
-    "of late results, the first",
-]
-
-
-@pytest.mark.parametrize("sentence", BAD)
-def test_a_sentence_with_a_banned_pattern_is_found(sentence: str) -> None:
-    assert list(of_passage(ROOT, Passage(sentence, 1)))
-
-
-@pytest.mark.parametrize("sentence", GOOD)
-def test_a_plain_sentence_is_not_found(sentence: str) -> None:
-    [passage] = of_markdown(sentence)
-    assert not list(of_passage(ROOT, passage))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.instead)

@@ -1,15 +1,9 @@
 """The whole system on a Swarm of three nodes: a node of a worker loses its power under load."""
 
 import asyncio
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 
 from experiments.docker_engine import CannotRun
@@ -17,10 +11,9 @@ from experiments.faults.accounts import figures
 from experiments.faults.load import open_loop, send
 from experiments.live_cluster import held_out_requests
 from experiments.swarm_cluster import STACK, SwarmCluster, three_node_cluster
-from experiments.swarm_nodes import BRIDGE, PREFIX, only_run, swarm_nodes
+from experiments.swarm_nodes import swarm_nodes
 from tests.support.waiting import until
 
-ADD_BRIDGE = ["ip", "link", "add", BRIDGE, "type", "bridge"]
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 PROMPTS = [row.prompt for row in held_out_requests()[:10]]
@@ -36,34 +29,6 @@ def cluster(engine: None) -> Iterator[SwarmCluster]:
             yield found
     except CannotRun as error:
         pytest.skip(str(error))
-
-
-def test_a_run_removes_what_a_killed_one_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only root can make mounts and namespaces."""
-    if os.geteuid() != 0 or shutil.which("ip") is None or subprocess.run(ADD_BRIDGE, check=False).returncode:
-        pytest.skip("needs iproute2, and the right to make a bridge")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    directory = tmp_path / f"{PREFIX}x"
-    mounted = directory / "1" / "data"
-    with only_run():
-        for command in (
-            ADD_BRIDGE,
-            ["ip", "netns", "add", "dilaserve-node-1"],
-            ["mkdir", "--parents", str(mounted)],
-            ["mount", "--types", "tmpfs", "tmpfs", str(mounted)],
-        ):
-            subprocess.run(command, check=True)
-        engine = subprocess.Popen(["sh", "-c", "sleep 1000; exit", f"{mounted}/log"])
-        with pytest.raises(CannotRun, match="another run"), only_run():
-            pass
-        assert engine.poll() is None
-    with only_run():
-        assert not psutil.pid_exists(engine.pid)
-        engine.wait()
-        assert not directory.exists()
-        assert str(directory) not in Path("/proc/mounts").read_text()
-        assert not Path("/run/netns/dilaserve-node-1").exists()
-        assert not Path(f"/sys/class/net/{BRIDGE}").exists()
 
 
 async def test_each_gateway_watches_the_disk_of_the_bus_on_its_node(cluster: SwarmCluster) -> None:

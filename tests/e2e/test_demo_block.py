@@ -95,16 +95,6 @@ def test_the_result_of_a_call_leads_to_the_answer(stack: Stack) -> None:
     assert "The answer is 12." in second["choices"][0]["message"]["content"]  # type: ignore[index]
 
 
-def test_a_schema_without_room_in_the_output_is_refused(stack: Stack) -> None:
-    body = {"model": MODEL.name, "prompt": "2 + 3 =", "max_tokens": 8, "guided_regex": "(?:[a-z]#){40}"}
-    for stream in (False, True):
-        reply = httpx.post(f"{stack.url}/v1/completions", json=body | {"stream": stream}, timeout=START_S)
-        assert reply.status_code == 400
-        error = reply.json()["error"]
-        assert "no text of at most 8 tokens matches the pattern" in error["message"]
-        assert error["param"] == "guided_regex"
-
-
 def test_a_chat_finds_its_earlier_turns_in_the_prefix_cache(stack: Stack) -> None:
     messages: list[dict[str, str]] = []
     cached = []

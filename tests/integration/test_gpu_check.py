@@ -1,6 +1,5 @@
 """The check of GPUs, at toy size on a CPU."""
 
-import argparse
 import os
 import re
 import subprocess
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from experiments.gpu_check import __main__ as command
 from experiments.gpu_check import kernels
-from experiments.gpu_check.findings import Findings, Setup, stored
+from experiments.gpu_check.findings import Setup, stored
 from experiments.gpu_check.stages import STAGES, run_stage
 from services.worker.model.attention import RequestSpans, fallback
 
@@ -46,33 +45,6 @@ def test_a_wrong_kernel_or_one_under_another_name_fails_its_stage(
     monkeypatch.setattr(kernels, "kernel_of", lambda _: fallback if is_right else wrong)
     found = run_stage("attention", TOY, tmp_path)
     assert (found.status, list(found.checks.values())) == ("FAILED", [is_right, not is_right])
-
-
-def chosen(tmp_path: Path) -> argparse.Namespace:
-    return argparse.Namespace(
-        device="cpu", toy=True, fresh=False, limit_s=60.0, out=tmp_path / "gpu.md", saved=tmp_path / "saved"
-    )
-
-
-def test_saved_stages_do_not_run_again_but_one_that_hung_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = chosen(tmp_path)
-    saved = options.saved / "cpu-toy-key"
-    saved.mkdir(parents=True)
-    (saved / "environment.json").write_text("damaged")
-    Findings("attention", "FAILED", checks={"it is close": False}).save(saved)
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "STAGE_LIMIT_S", 0.1)
-        patch.setattr(command, "MIN_S", 0.0)
-        assert command.run_all(["environment"], options, "key") == 1
-        assert "not finished within 0 s" in options.out.read_text()
-    capsys.readouterr()
-    assert command.run_all(["environment"], options, "key") == 0
-    assert "environment: passed in" in capsys.readouterr().out
-    assert command.run_all(["environment", "attention"], options, "key") == 1
-    assert capsys.readouterr().out.splitlines()[:2] == ["environment: passed earlier ", "attention: FAILED earlier "]
-    assert "| attention | FAILED | 0 | not: it is close |" in options.out.read_text()
 
 
 def link_needed_packages(directory: Path) -> None:

@@ -410,12 +410,23 @@ async def test_invalid_tokens_are_rejected_by_name(
         assert (error.field, message in error.message) == (field, True)
 
 
-async def test_work_that_canvases_do_not_support_is_rejected_by_name(bus: Bus, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("pattern", "[0-9]+", "it takes no form of the text; leave it out"),
+        ("choices", ["a"], "it takes no labels; leave it out"),
+        ("pinned", pack_int32([5]), "it takes no given tokens in the output; leave it out"),
+        ("block_length", 99, f"blocks of {CANVAS} tokens, got 99; leave it out"),
+    ],
+)
+async def test_work_that_canvases_do_not_support_is_rejected_by_name(
+    bus: Bus, tmp_path: Path, field: str, value: Any, message: str
+) -> None:
     text = TextModel(write_gemma_files(tmp_path / "gemma"), "gemma")
     async with receiving(bus, text) as intake:
-        request = Request(request_id="r", prompt="x", output_tokens=2 * CANVAS, block_length=CANVAS, pattern="[0-9]+")
-        error = await intake.rejection(request)
-        assert (error.field, "it takes no form of the text" in error.message) == ("pattern", True)
+        fields = {"output_tokens": 2 * CANVAS, "block_length": CANVAS, field: value}
+        error = await intake.rejection(Request(request_id="r", prompt="x", **fields))
+        assert (error.field, message in error.message) == (field, True)
 
 
 async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, text: TextModel) -> None:
@@ -480,12 +491,34 @@ async def test_an_invalid_request_of_a_producer_is_rejected_there(bus: Bus, text
         await intake.until_unfinished(0)
 
 
-async def test_half_of_a_surrogate_pair_is_named(bus: Bus, text: TextModel) -> None:
+@pytest.mark.parametrize(
+    ("content", "field", "message"),
+    [
+        (b"", "prompt", "exactly one of"),
+        (b', "prompt": ""', "prompt", "must not be empty"),
+        (b', "prompt": "%s"' % (b"x" * 600), "output_tokens", "at most 512"),
+        (b', "prompt": "x", "output_tokens": 0', "output_tokens", ">= 1"),
+        (b', "prompt": "x", "min_threshold": 2', "min_threshold", "<= 1"),
+        (b', "prompt": "x", "age_s": -1', "age_s", ">= 0"),
+        (b', "prompt": 7', "prompt", "Expected"),
+        (b', "prompt": "<|mdm_mask|>"', "prompt", "mask token"),
+        (b', "messages": [{"role": "wizard", "content": "x"}]', "messages[0].role", "wizard"),
+        (
+            rb', "prompt": "\ud83d\ude00 \\ud83d \ud83d"',
+            "",
+            r": \ud83d is half of a surrogate pair, such as a cut emoji",
+        ),
+    ],
+)
+async def test_the_answer_to_an_invalid_request_names_the_field(
+    bus: Bus, text: TextModel, content: bytes, field: str, message: str
+) -> None:
     async with receiving(bus, text) as intake:
-        outcomes = await bus.nc.subscribe(bus.subjects.outcomes(">"))
-        await bus.js.publish(bus.subjects.requests, rb'{"request_id": "r", "prompt": "\ud83d\ude00 \\ud83d \ud83d"}')
+        outcomes = await bus.nc.subscribe(bus.subjects.outcomes("r"))
+        await bus.js.publish(bus.subjects.requests, b'{"request_id": "r"%s}' % content)
         outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
-        assert outcome["error"]["message"].endswith(r": \ud83d is half of a surrogate pair, such as a cut emoji")
+        assert (outcome["status"], outcome["error"].get("field") or "") == ("rejected", field)
+        assert message in outcome["error"]["message"]
         await intake.until_unfinished(0)
 
 

@@ -105,32 +105,6 @@ async def test_a_json_request_without_client_library_is_answered_in_json(
         assert json.loads(last.data or b"") == outcome
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field", "message"),
-    [
-        ({}, "prompt", "exactly one of"),
-        ({"prompt": ""}, "prompt", "must not be empty"),
-        ({"prompt": "x" * 600}, "output_tokens", "at most 512"),
-        ({"prompt": "x", "output_tokens": 0}, "output_tokens", ">= 1"),
-        ({"prompt": "x", "min_threshold": 2}, "min_threshold", "<= 1"),
-        ({"prompt": "x", "age_s": -1}, "age_s", ">= 0"),
-        ({"prompt": 7}, "prompt", "Expected"),
-        ({"prompt": "<|mdm_mask|>"}, "prompt", "mask token"),
-        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "wizard"),
-    ],
-)
-async def test_the_answer_to_an_invalid_request_names_the_field(
-    shared: Cluster, wrong: dict[str, object], field: str, message: str
-) -> None:
-    subjects, request_id = shared.bus.subjects, f"bad-{next(numbers)}"
-    outcomes = await shared.bus.nc.subscribe(subjects.outcomes(request_id))
-    await shared.bus.js.publish(subjects.requests, json.dumps({"request_id": request_id, **wrong}).encode())
-    outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
-    assert outcome["status"] == "rejected"
-    assert outcome["error"]["field"] == field
-    assert message in outcome["error"]["message"]
-
-
 async def test_garbage_on_every_subject_is_logged_and_serving_continues(shared: Cluster) -> None:
     subjects = shared.bus.subjects
     async with shared.instance():

@@ -134,57 +134,44 @@ async def test_a_system_message_stays_at_its_place(gateway: RunningGateway, text
     assert prompt.index("How many pears?") < prompt.index("Be short.")
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("chat/completions", {"response_format": {"type": "json_object", "schema": SCHEMA}}),
-        ("chat/completions", {"response_format": {"type": "json_object", "value": SCHEMA}}),
-        ("chat/completions", {"response_format": {"type": "json_schema", "schema": SCHEMA}}),
-        ("chat/completions", {"response_format": {"type": "json", "value": SCHEMA}}),
-        ("chat/completions", {"response_format": {"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}}}),
-        ("chat/completions", {"response_format": {"type": "json_schema", "schema": SCHEMA, "strict": "true"}}),
-        ("chat/completions", {"guided_json": json.dumps({"name": "x", "strict": True, "schema": SCHEMA})}),
-        ("chat/completions", {"json_schema": json.dumps(SCHEMA)}),
-        ("completions", {"json_schema": SCHEMA}),
-        ("messages", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
-        ("messages", {"output_format": {"type": "json_schema", "schema": SCHEMA}}),
-    ],
-)
-async def test_a_schema_at_any_place_applies(gateway: RunningGateway, path: str, fields: dict[str, Any]) -> None:
-    gateway.scheduler.answer = lambda _: '{"pears": 29}'
-    expected = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
-    assert await ignored_of(gateway, "/v1/chat/completions", **expected) == ""
-    assert await ignored_of(gateway, f"/v1/{path}", **fields) == ""
-    usual, own = gateway.scheduler.requests
-    assert usual.pattern
-    assert own.pattern == usual.pattern
-
-
-FORMATS = {
-    "guided_regex": [("regex", "value"), ("regex", "pattern"), ("regex", "regex"), ("regex_schema", "regex_schema")],
-    "guided_grammar": [("grammar", "grammar"), ("ebnf", "ebnf")],
-}
-FORM_VALUES = {"guided_regex": "[0-9]+", "guided_grammar": "root ::= [0-9]+"}
+JSON_FORM = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
+REGEX, GRAMMAR = {"guided_regex": "[0-9]+"}, {"guided_grammar": "root ::= [0-9]+"}
 
 
 @pytest.mark.parametrize(
-    ("usual_field", "field", "kind"),
+    ("usual", "path", "fields"),
     [
-        *(("guided_regex", "regex", None), ("guided_grammar", "ebnf", None), ("guided_grammar", "grammar", None)),
-        *((usual, place, kind) for usual, formats in FORMATS.items() for kind, place in formats),
+        (JSON_FORM, "chat/completions", {"response_format": {"type": "json_object", "schema": SCHEMA}}),
+        (JSON_FORM, "chat/completions", {"response_format": {"type": "json_object", "value": SCHEMA}}),
+        (JSON_FORM, "chat/completions", {"response_format": {"type": "json_schema", "schema": SCHEMA}}),
+        (JSON_FORM, "chat/completions", {"response_format": {"type": "json", "value": SCHEMA}}),
+        (JSON_FORM, "chat/completions",
+         {"response_format": {"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}}}),
+        (JSON_FORM, "chat/completions",
+         {"response_format": {"type": "json_schema", "schema": SCHEMA, "strict": "true"}}),
+        (JSON_FORM, "chat/completions", {"guided_json": json.dumps({"name": "x", "strict": True, "schema": SCHEMA})}),
+        (JSON_FORM, "chat/completions", {"json_schema": json.dumps(SCHEMA)}),
+        (JSON_FORM, "completions", {"json_schema": SCHEMA}),
+        (JSON_FORM, "messages", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+        (JSON_FORM, "messages", {"output_format": {"type": "json_schema", "schema": SCHEMA}}),
+        (REGEX, "chat/completions", {"regex": "[0-9]+"}),
+        *((REGEX, "chat/completions", {"response_format": {"type": kind, name: "[0-9]+"}})
+          for kind, name in (("regex", "value"), ("regex", "pattern"), ("regex", "regex"),
+                             ("regex_schema", "regex_schema"))),
+        *((GRAMMAR, "chat/completions", {name: "root ::= [0-9]+"}) for name in ("grammar", "ebnf")),
+        *((GRAMMAR, "chat/completions", {"response_format": {"type": name, name: "root ::= [0-9]+"}})
+          for name in ("grammar", "ebnf")),
     ],
-)
-async def test_forms_under_the_names_of_other_servers_apply(
-    gateway: RunningGateway, usual_field: str, field: str, kind: str | None
+)  # fmt: skip
+async def test_a_form_at_any_place_and_under_the_names_of_other_servers_applies(
+    gateway: RunningGateway, usual: dict[str, Any], path: str, fields: dict[str, Any]
 ) -> None:
-    gateway.scheduler.answer = lambda _: "29"
-    value = FORM_VALUES[usual_field]
-    own_form = {field: value} if kind is None else {"response_format": {"type": kind, field: value}}
-    assert await ignored_of(gateway, "/v1/chat/completions", **{usual_field: value}) == ""
-    assert await ignored_of(gateway, "/v1/chat/completions", **own_form) == ""
-    usual, own = gateway.scheduler.requests
-    assert usual.pattern
-    assert own.pattern == usual.pattern
+    gateway.scheduler.answer = lambda _: '{"pears": 29}' if usual is JSON_FORM else "29"
+    assert await ignored_of(gateway, "/v1/chat/completions", **usual) == ""
+    assert await ignored_of(gateway, f"/v1/{path}", **fields) == ""
+    first, second = gateway.scheduler.requests
+    assert first.pattern
+    assert second.pattern == first.pattern
 
 
 async def test_a_lark_grammar_is_refused_with_the_form_that_is_accepted(gateway: RunningGateway) -> None:

@@ -14,7 +14,6 @@ from tests.support.gateway import ONE_CELL, RunningGateway, running, settings_of
 from tests.support.gemma_files import write_gemma_files
 from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
-from tests.support.waiting import eventually
 
 pytestmark = ONE_CELL
 
@@ -104,17 +103,3 @@ async def test_work_that_canvases_do_not_support_is_refused_by_name(
     error = reply.json()["error"]
     assert (reply.status_code, error["param"]) == (400, param)
     assert message in error["message"]
-
-
-async def test_a_line_of_a_batch_is_refused_as_a_request(client: AsyncOpenAI) -> None:
-    refused = [(fields, param) for path, fields, param, _ in REFUSED if path == CHAT]
-    lines = [
-        {"custom_id": str(i), "method": "POST", "url": CHAT, "body": body_of(CHAT, fields)}
-        for i, (fields, _) in enumerate(refused)
-    ]
-    content = "\n".join(map(json.dumps, lines)).encode()
-    file = await client.files.create(file=("in.jsonl", content), purpose="batch")
-    batch = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-    done = await eventually(lambda: client.batches.retrieve(batch.id), lambda found: found.error_file_id is not None)
-    rows = (await client.files.content(done.error_file_id or "")).text.splitlines()
-    assert [json.loads(row)["response"]["body"]["error"]["param"] for row in rows] == [param for _, param in refused]

@@ -114,12 +114,6 @@ def test_the_tokens_join_to_the_text_however_they_arrive(text: TextModel, words:
     assert b"".join(token.own_bytes for token in tokens) == words.encode()
 
 
-def test_the_tokens_end_before_a_stop_string(text: TextModel) -> None:
-    tokens = TokenLogprobs(text).finish(outcome(text, "one. two", "one", stop="."))
-    assert [token.text for token in tokens] == ["o", "n", "e"]
-    assert [token.logprob for token in tokens] == pytest.approx(np.log([1, 1 / 2, 1 / 3]))
-
-
 def test_a_logarithm_is_finite_and_at_most_zero() -> None:
     logs = logprobs_of(np.array([0, 1e-45, 0.5, 1, 1.0000001], dtype=np.float32))
     assert logs == pytest.approx([np.log(np.finfo(np.float32).tiny)] * 2 + [np.log(0.5), 0, 0])

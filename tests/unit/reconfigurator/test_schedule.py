@@ -39,7 +39,8 @@ def test_growth_triggers_an_early_decision_that_plans_for_more_growth() -> None:
     assert early.rise == pytest.approx(0.8)
     schedule.decided(early, rps=10.0)
     assert schedule.due(420.0, recent=1080) is None, "10 RPS, a tenth, and 8 of growth are planned for"
-    assert schedule.due(480.0, recent=1400) is not None
+    for now_s in (480.0, 540.0):  # the first decision fails
+        assert schedule.due(now_s, recent=1400) is not None
 
 
 def test_after_an_early_decision_the_next_sees_only_later_requests() -> None:
@@ -49,12 +50,6 @@ def test_after_an_early_decision_the_next_sees_only_later_requests() -> None:
     schedule.decided(early, rps=10.0)
     assert schedule.due(600.0, recent=600) is None
     assert schedule.due(660.0, recent=600) == WHOLE
-
-
-def test_an_early_decision_that_fails_is_due_again() -> None:
-    schedule = decided_schedule(rps=2.0)
-    assert schedule.due(360.0, recent=600) is not None
-    assert schedule.due(420.0, recent=600) is not None
 
 
 def test_a_loss_is_decided_on_at_once_over_the_last_window() -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from shared.canvases import check_for_canvases, without_effect
-from shared.errors import BadInput
+from shared.canvases import without_effect
 from shared.messages.requests import FinishReason, Request
 from shared.text import TextModel
 from tests.support.gemma_files import CANVAS, ENDS, write_gemma_files
@@ -68,26 +67,6 @@ def test_marks_in_the_text_of_a_user_are_plain_text(gemma: TextModel) -> None:
     ids = gemma.encode_turns([{"role": "user", "content": CALL}], "messages").tolist()
     assert gemma.decode(ids, with_special=True) == f"<bos><|turn>user\n{CALL}<turn|>\n<|turn>model\n"
     assert set(shown(gemma, '<|tool_call><tool_call|><|"|>')).isdisjoint(ids)
-
-
-@pytest.mark.parametrize(
-    ("fields", "form_field", "named", "message"),
-    [
-        ({"pattern": "a"}, "", "pattern", "it takes no form of the text; leave it out"),
-        ({"pattern": "a"}, "guided_regex", "guided_regex", "it takes no form of the text; leave it out"),
-        ({"choices": ["a"]}, "", "choices", "it takes no labels; leave it out"),
-        ({"choices": ["a"]}, "questions", "questions", "it takes no labels; leave it out"),
-        ({"pinned": b"\0\0\0\0"}, "", "pinned", "it takes no given tokens in the output; leave it out"),
-        ({"block_length": 99}, "", "block_length", f"blocks of {CANVAS} tokens, got 99; leave it out"),
-    ],
-)
-def test_requests_that_canvases_do_not_serve_are_refused(
-    gemma: TextModel, fields: dict[str, Any], form_field: str, named: str, message: str
-) -> None:
-    request = Request(**{"request_id": "r", "prompt": "a", "block_length": CANVAS, **fields})
-    with pytest.raises(BadInput, match=message) as error:
-        check_for_canvases(request, gemma.card, form_field)
-    assert error.value.field == named
 
 
 def test_fields_that_the_checkpoints_schedule_replaces_have_no_effect(gemma: TextModel) -> None:

@@ -14,7 +14,7 @@ from shared.messages.cell import CacheName, CellConfig
 from shared.messages.instances import ModelCard
 from shared.metrics_server import serve_metrics
 from shared.predictor_card import PredictorCard
-from shared.settings import Positive, ServiceSettings, check_nats_url, read_settings, to_environ
+from shared.settings import Positive, ServiceSettings, read_settings, to_environ
 
 
 class Example(ServiceSettings, frozen=True, kw_only=True):
@@ -64,26 +64,6 @@ def test_an_invalid_value_reports_variable_value_and_accepted_values(variable: s
 )
 def test_every_url_that_nats_accepts_is_accepted(url: str) -> None:
     assert read_settings(Example, {"DILASERVE_NATS_URL": url}).nats_url == url
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("http://me:s3cret@127.0.0.1:4222", "http://127.0.0.1:4222"),
-        ("nats://me:s3cret@127.0.0.1:port", "nats://***"),
-        ("nats://me:s3cret/x@127.0.0.1", "nats://127.0.0.1"),
-        ("me:s3cret@a b", "***"),
-        ("nats://me:s3cret@a,me:s3cret@b,c", "nats://***"),
-        ("nats://me:s3cret@a,tls://me:s3cret@b", "nats://a,tls://b"),
-    ],
-)
-def test_the_error_of_a_nats_url_shows_no_password(url: str, shown: str) -> None:
-    with pytest.raises(BadInput) as raised:
-        read_settings(Example, {"DILASERVE_NATS_URL": url})
-    assert raised.value.message.startswith(f"DILASERVE_NATS_URL={shown!r}: not the URL of a NATS server; accepted: ")
-    with pytest.raises(BadInput) as raised:
-        check_nats_url(url, "--nats-url")
-    assert raised.value.message.startswith(f"--nats-url={shown!r}: ")
 
 
 def test_to_environ_is_the_inverse_of_read_settings() -> None:

@@ -26,6 +26,9 @@ from shared.urls import server_urls, url_host, without_credentials
         ("postgresql+asyncpg://me:secret@/name?host=/run/a", "postgresql+asyncpg:///name?host=/run/a"),
         ("postgresql://host/name?user=me&password=secret&ssl=1", "postgresql://host/name?user=me&password=***"),
         ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+        ("nats://me:secret@127.0.0.1:port", "nats://***"),
+        ("me:secret@a b", "***"),
+        ("nats://me:secret@a,me:secret@b,c", "nats://***"),
     ],
 )
 def test_a_url_is_shown_without_its_credentials(url: str, shown: str) -> None:

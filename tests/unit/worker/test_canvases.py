@@ -1,4 +1,4 @@
-"""Models that denoise canvases: the same text alone, in company, after a move, with and without a prefix cache."""
+"""Models that denoise canvases: the same text after a move, and with and without a prefix cache."""
 
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,9 @@ def runner(model: Path) -> CanvasRunner:
     return open_canvas_model(model)
 
 
-def decode(runner: CanvasRunner, *prompts: list[int], at_once: int | None = None) -> list[list[int]]:
-    requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(prompts)]
-    options = DecodeOptions(CacheMode.BLOCK, 0.7, CANVAS, OUTPUT)
-    return [trace.output_ids for trace in decode_together(requests, runner, options, max_requests=at_once)]
+def decode(runner: CanvasRunner, prompt: list[int]) -> list[int]:
+    [trace] = decode_together([CaseRequest("a", prompt)], runner, DecodeOptions(CacheMode.BLOCK, 0.7, CANVAS, OUTPUT))
+    return trace.output_ids
 
 
 def engine(runner: CanvasRunner, prefixes: PrefixSize = NO_PREFIXES) -> Engine:
@@ -85,13 +84,7 @@ def continued(engine: Engine, prompt: list[int], moves_at: int, other: Engine) -
 
 
 def test_the_text_is_that_of_the_authors_code(runner: CanvasRunner) -> None:
-    assert decode(runner, PROMPTS[0]) == [EXPECTED]
-
-
-@pytest.mark.parametrize("at_once", [1, 2, None])
-def test_company_of_other_lengths_does_not_change_a_text(runner: CanvasRunner, at_once: int | None) -> None:
-    alone = [decode(runner, prompt)[0] for prompt in PROMPTS]
-    assert decode(runner, *PROMPTS, at_once=at_once) == alone
+    assert decode(runner, PROMPTS[0]) == EXPECTED
 
 
 @pytest.mark.parametrize("moves_at", [1, STEPS - 1, STEPS, STEPS + 2])
@@ -102,14 +95,14 @@ def test_a_move_does_not_change_a_text(runner: CanvasRunner, model: Path, moves_
 
 
 def test_stored_prefixes_do_not_change_a_text(runner: CanvasRunner) -> None:
-    cached, [answer] = engine(runner, PrefixSize(CANVAS, 8)), decode(runner, PROMPTS[2])
+    cached, answer = engine(runner, PrefixSize(CANVAS, 8)), decode(runner, PROMPTS[2])
     longer = [*PROMPTS[2], *answer, *PROMPTS[1]]
     for prompt, loaded in ((PROMPTS[2], 0), (PROMPTS[2], 2 * CANVAS), (longer, 2 * CANVAS)):
         before = cached.prefixes.loaded_tokens
         request = Decode(CaseRequest("a", prompt), OUTPUT, CANVAS, lambda _: 0.7)
         assert list(run_iterations(cached, [request]))
         assert cached.prefixes.loaded_tokens - before >= loaded
-        assert request.output.tolist() == decode(runner, prompt)[0]
+        assert request.output.tolist() == decode(runner, prompt)
 
 
 def test_its_canary_is_the_same_each_time(runner: CanvasRunner) -> None:

@@ -42,11 +42,6 @@ def test_a_confidence_that_is_not_a_number_counts_as_the_least() -> None:
 
 
 @given(requests)
-def test_each_request_is_unmasked_as_if_alone(requests: list[tuple[float, list[float]]]) -> None:
-    assert decide(requests) == [decide([request])[0] for request in requests]
-
-
-@given(requests)
 def test_the_choice_matches_the_rule_in_plain_python(requests: list[tuple[float, list[float]]]) -> None:
     for (threshold, own), chosen in zip(requests, decide(requests), strict=True):
         best = own.index(max(own))
