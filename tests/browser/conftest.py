@@ -17,7 +17,6 @@ from tests.support.gateway import (
     own_scheduler,
     scheduler,
     settings,
-    text,
 )
 
 DISTURBED = "ERR_NETWORK_CHANGED"  # Chromium drops what it loads when a network interface of this machine comes or goes

@@ -31,11 +31,6 @@ from tests.support.intake import SLO_S, receiving
 from tests.support.waiting import LIMIT_S
 
 
-@pytest.fixture(scope="module")
-def text(tiny_model_dir: Path) -> TextModel:
-    return TextModel(tiny_model_dir, "tiny")
-
-
 class HeldText(TextModel):
     """Tokenizes long texts only once `go` is set."""
 

@@ -1,7 +1,6 @@
 """Messages that the bus counts as delivered and the scheduler does not have, as after the loss of a server."""
 
 import asyncio
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,11 +17,6 @@ from tests.support.intake import Intake, receiving
 from tests.support.waiting import LIMIT_S, reached
 
 BACKLOG_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def text(tiny_model_dir: Path) -> TextModel:
-    return TextModel(tiny_model_dir, "tiny")
 
 
 async def lose_one(intake: Intake, *request_ids: str) -> str:

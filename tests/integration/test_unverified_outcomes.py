@@ -1,6 +1,5 @@
 """Outcomes of an instance that computes wrong are marked whatever their age, and whichever scheduler stored them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,9 @@ DAY_S = 24 * 3600.0
 
 
 @pytest.fixture
-async def outcomes(bus: Bus, tiny_model_dir: Path) -> OutcomeStore:
+async def outcomes(bus: Bus, text: TextModel) -> OutcomeStore:
     """Of a scheduler that has just started."""
-    return OutcomeStore(bus, BusClock(), TextModel(tiny_model_dir, "tiny"))
+    return OutcomeStore(bus, BusClock(), text)
 
 
 async def store(bus: Bus, request_id: str, *instances: str, json: bool = False, **fields: Any) -> None:

@@ -154,11 +154,6 @@ def shared() -> Iterator[socket.socket]:
         yield listener
 
 
-@pytest.fixture(scope="session")
-def text(tiny_model_dir: Path) -> TextModel:
-    return TextModel(tiny_model_dir, tiny_model_dir.name)
-
-
 def settings_of(bus: Bus, model: Path, **changes: Any) -> GatewaySettings:
     usual = GatewaySettings(
         nats_url=str(bus.nc.connected_url.geturl()) if bus.nc.connected_url else "",

@@ -5,8 +5,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.http_server import http_server
 
 
 @dataclass
@@ -32,9 +34,6 @@ def judge_server(reply: Callable[[str, int], str | None]) -> Iterator[JudgeServe
                 judge.bodies.append(body)
             self._send({"choices": [{"message": {"role": "assistant", "content": reply(content, times)}}]})
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Write nothing to standard error."""
-
         def _send(self, content: object) -> None:
             data = json.dumps(content).encode()
             self.send_response(200)
@@ -43,12 +42,6 @@ def judge_server(reply: Callable[[str, int], str | None]) -> Iterator[JudgeServe
             self.end_headers()
             self.wfile.write(data)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        judge = JudgeServer(f"http://127.0.0.1:{server.server_port}/v1")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield judge
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        judge = JudgeServer(f"{url}/v1")
+        yield judge

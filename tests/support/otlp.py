@@ -1,13 +1,14 @@
 """A collector of traces over OTLP/HTTP that keeps them in memory."""
 
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.support.http_server import http_server
 
 
 class Collector:
@@ -43,15 +44,6 @@ def collecting() -> Iterator[Collector]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector = Collector(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        collector = Collector(url)
+        yield collector

@@ -12,5 +12,4 @@ from tests.support.gateway import (
     shared,
     shared_cell,
     shared_lonely_gateway,
-    text,
 )

@@ -111,10 +111,9 @@ def test_too_few_prompts_are_rejected() -> None:
         split([prompt(0)], 100, 50)
 
 
-def test_output_lengths_are_the_rows_or_the_given_ones_in_turn(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_output_lengths_are_the_rows_or_the_given_ones_in_turn(text: TextModel, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in ({"prompt": "a", "output_tokens": 40}, {"prompt": "b"})))
-    text = TextModel(tiny_model_dir, "tiny")
     assert [p.output_length for p in read_prompts(file, text, 32, [])] == [64, 128]
     assert [p.output_length for p in read_prompts(file, text, 32, [32, 96])] == [32, 96]
     with pytest.raises(BadInput, match="at most 512"):

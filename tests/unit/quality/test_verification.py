@@ -1,10 +1,7 @@
 """The comparison of one's own figures with published ones, and GSM8K's rows from the hub."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlparse
 
 import pytest
@@ -15,6 +12,7 @@ from dilaserve.quality.hub_gsm8k import download_gsm8k
 from dilaserve.quality.published import PublishedFigures, published
 from dilaserve.quality.verification import Verification, differences
 from shared.errors import DilaserveError
+from tests.support.http_server import http_server
 
 KNOWN = PublishedFigures(source="a paper", tokens_per_step=3.25, accuracy=0.7915)
 
@@ -57,25 +55,10 @@ class Hub(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps({"features": [], "rows": rows}).encode())
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def hub() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
 
 @pytest.mark.parametrize(("wanted", "found"), [(3, 3), (230, 230), (300, 250)])
 def test_the_first_questions_are_read_from_the_hub_page_by_page(wanted: int, found: int) -> None:
-    with hub() as url:
+    with http_server(Hub) as url:
         questions = download_gsm8k(wanted, url)
     assert len(questions) == found
     for number, question in enumerate(questions):
