@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from shared.patterns.json_scalars import ANY_NUMBER, CHARACTER, QUOTE, constant
+from shared.patterns.json_numbers import ANY_NUMBER
+from shared.patterns.json_strings import CHARACTER, QUOTE, constant
 from shared.patterns.parts import FormPart, JoinedParts, Listed, Literal, RepeatedPart, either, listed
 from shared.patterns.regex import read_regex
 

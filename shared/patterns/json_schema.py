@@ -29,10 +29,11 @@ from shared.patterns.json_containers import (
     object_of,
     object_with,
 )
-from shared.patterns.json_scalars import QUOTE, NoValue, constant, integer, limits, number, searched, string
+from shared.patterns.json_numbers import integer, number
+from shared.patterns.json_strings import QUOTE, constant, searched, string
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, either
-from shared.patterns.schema_keyword_names import TYPE_OF, UNSUPPORTED, assertions_of
+from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, NoValue, assertions_of, limits
 from shared.patterns.schema_merging import (
     TYPES,
     Schema,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from shared.errors import BadInput
 from shared.patterns.compile_budget import current_budget
-from shared.patterns.schema_keyword_names import assertions_of
+from shared.patterns.schema_keywords import as_tuple, assertions_of
 
 Schema = Mapping[str, Any]
 # Both raise BadInput, which names the field, their last argument
@@ -198,10 +198,6 @@ def _properties(one: Any, other: Any) -> Any:
     return {**one, **{name: _all_of(one[name], part) if name in one else part for name, part in other.items()}}
 
 
-def _tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(LOWER_BOUNDS, max),
     **dict.fromkeys(UPPER_BOUNDS, min),
@@ -219,7 +215,7 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     "allOf": lambda one, other: [*one, *other],
     "not": lambda one, other: {"anyOf": [one, other]},
     "uniqueItems": lambda one, other: one or other,
-    **dict.fromkeys(["pattern", "format"], lambda one, other: (*_tuple(one), *_tuple(other))),
+    **dict.fromkeys(["pattern", "format"], lambda one, other: (*as_tuple(one), *as_tuple(other))),
     "multipleOf": lambda one, other: one * other if isinstance(one, int) and isinstance(other, int) else None,
 }
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from shared.errors import BadInput
 from shared.patterns.gbnf import literal
-from shared.patterns.json_scalars import count
-from shared.patterns.schema_keyword_names import assertions_of
+from shared.patterns.schema_keywords import assertions_of, count
 from shared.patterns.schema_merging import (
     TYPES,
     Matches,

@@ -11,7 +11,7 @@ from shared.errors import BadInput
 from shared.patterns.grammar import grammar_pattern
 from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.parts import FormPart
-from shared.patterns.schema_keyword_names import ASSERTIONS
+from shared.patterns.schema_keywords import ASSERTIONS
 
 Kind = Literal["schema", "object", "regex", "grammar", "choice"]
 KINDS: Mapping[str, Kind] = {  # by the last word of a field, or the type of a response format

@@ -11,10 +11,10 @@ import jsonschema_rs
 import pytest
 
 from shared.errors import BadInput
-from shared.patterns.json_scalars import FORMATS
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
+from shared.patterns.json_strings import FORMATS
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.schema_keyword_names import ASSERTIONS, TYPE_OF
+from shared.patterns.schema_keywords import ASSERTIONS, TYPE_OF
 from tests.support.pattern_texts import draw_text
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

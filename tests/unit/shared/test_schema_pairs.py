@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadInput
-from shared.patterns.json_scalars import FORMATS
 from shared.patterns.json_schema import schema_part
+from shared.patterns.json_strings import FORMATS
 from shared.patterns.part_automaton import automaton_of
 from tests.support.pattern_texts import draw_text
 

@@ -12,7 +12,7 @@ from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
 from shared.patterns.gbnf import literal
 from shared.patterns.json_containers import COMMA, member
-from shared.patterns.json_scalars import constant
+from shared.patterns.json_strings import constant
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
     NOTHING,

@@ -12,7 +12,7 @@ from services.gateway.errors import MAX_NAME_LENGTH
 from shared.errors import BadInput
 from shared.patterns.json_schema import schema_parts
 from shared.patterns.parts import FormPart
-from shared.patterns.schema_keyword_names import ASSERTIONS
+from shared.patterns.schema_keywords import ASSERTIONS
 
 NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 READ_BY_NAME = {"type", "properties", "required", "additionalProperties"}  # by `schema` below

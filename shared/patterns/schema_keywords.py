@@ -28,6 +28,10 @@ ACCEPTED = {  # the values of keywords
 }
 
 
+class NoValue(BadInput):
+    """No value keeps all rules of a schema."""
+
+
 def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
     """The keywords that instances depend on, as the present draft writes them, and `if` as a choice of two parts. Draft
     4 has true or false beside a bound; draft 3 has `required` in the property itself. Raises: BadInput naming a keyword
@@ -61,3 +65,26 @@ def _without_if(found: dict[str, Any]) -> dict[str, Any]:
         ways = [{"allOf": [condition, then]}, {"allOf": [{"not": condition}, otherwise]}]
         found["allOf"] = [*found.get("allOf", []), {"anyOf": ways}]
     return found
+
+
+def count(schema: Mapping[str, Any], name: str, field: str) -> int | None:
+    """A keyword that is a number of things. Raises: BadInput if it is another value."""
+    value = schema.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or value % 1 != 0 or value < 0:
+        raise BadInput(f"{name} must be a whole number from 0 on, got {value!r}", field)
+    return int(value)
+
+
+def limits(schema: Mapping[str, Any], of: str, field: str) -> tuple[int, int | None]:
+    """The keywords with `min` and `max` before `of`, such as Length. Raises: BadInput if no value fits."""
+    least, most = count(schema, f"min{of}", field) or 0, count(schema, f"max{of}", field)
+    if most is not None and least > most:
+        raise NoValue(f"min{of} {least} is above the maximum {most}", field)
+    return least, most
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """The values of a keyword that has one, or several that are merged."""
+    return value if isinstance(value, tuple) else (value,)

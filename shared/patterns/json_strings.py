@@ -1,0 +1,129 @@
+"""JSON's strings and constants as parts of texts."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from shared.errors import BadInput
+from shared.patterns.automaton import compile_pattern, without_anchors
+from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
+from shared.patterns.characters import MUST_ESCAPE, Range, without
+from shared.patterns.compile_budget import TooLarge
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import Characters, Compiled, FormPart, JoinedParts, Literal, RepeatedPart, either, times
+from shared.patterns.regex import ALL, UnknownSyntaxError, joined_with_rest, read_regex, with_whole_characters
+from shared.patterns.schema_keywords import NoValue, as_tuple, limits
+
+# The characters of a JSON string: no control characters but those with a short escape
+CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
+CHARACTER = Characters(CODES, escaped=True)
+PLAIN = RepeatedPart(Characters(without(ALL, MUST_ESCAPE)))  # without escapes
+QUOTE = Literal('"')
+YEAR_MONTH_DAY = (
+    "(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+NAME = "[a-z0-9]{1,30}(?:-[a-z0-9]{1,30})?"
+HOST = rf"{NAME}(?:\.{NAME}){{1,3}}"
+URI = rf"https?://{HOST}(?:/[A-Za-z0-9._~-]{{1,60}}){{0,6}}"
+EMAIL = rf"[A-Za-z0-9]{{1,30}}(?:[._+-][A-Za-z0-9]{{1,30}}){{0,2}}@{HOST}"
+POINTER = "(?:/[A-Za-z0-9_-]{1,30}){0,6}"
+FORMATS = {  # usual values of each; of others any string is accepted, as JSON Schema does by default
+    "date": YEAR_MONTH_DAY,
+    "time": CLOCK,
+    "date-time": f"{YEAR_MONTH_DAY}T{CLOCK}",
+    "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "duration": "P[1-9][0-9]{0,3}D",
+    **dict.fromkeys(("email", "idn-email"), EMAIL),
+    **dict.fromkeys(("hostname", "idn-hostname"), HOST),
+    **dict.fromkeys(("uri", "uri-reference", "uri-template", "iri", "iri-reference"), URI),
+    "json-pointer": POINTER,
+    "relative-json-pointer": f"[0-9]{POINTER}",
+    "regex": "[A-Za-z0-9]{1,60}",
+    "ipv6": "(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
+    "ipv4": r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])",
+}
+LENGTHS = re.compile(r"\^\(\?=\.\{([0-9]{1,6}),([0-9]{1,6})\}(?:\\\.\?)?\$\)")  # a look-ahead that bounds the length
+COUNTED = 2_000  # states of a pattern with its lengths, above which a counter counts them
+
+
+def constant(value: Any) -> FormPart:
+    """One JSON value, as `json.dumps` writes it, or with each </ as <\\/, which is the same value."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return either([Literal(text), *([Literal(text.replace("</", "<\\/"))] if "</" in text else [])])
+
+
+def string(schema: Mapping[str, Any], field: str) -> FormPart:
+    """A JSON string. `pattern` and `format` may also be tuples, all of which it matches. Raises: BadInput naming the
+    field."""
+    found: PatternAutomaton | None = None
+    names, lengths = [], [limits(schema, "Length", field)]
+    given = [(name, value) for name in ("pattern", "format") for value in as_tuple(schema.get(name, ()))]
+    for name, value in given:
+        if name == "format" and value not in FORMATS:
+            continue
+        names.append(f"{name} {value!r}")
+        if name == "pattern" and (ahead := LENGTHS.match(value)):
+            own = searched(f"^(?=.*$){value[ahead.end() :]}", field)
+            lengths.append((int(ahead[1]), int(ahead[2])))
+        else:
+            own = searched(value, field) if name == "pattern" else _format(value)
+        found = own if found is None else _both(found, own, names, field)
+    least = max(shortest for shortest, _ in lengths)
+    most = min((longest for _, longest in lengths if longest is not None), default=None)
+    limits({"minLength": least, "maxLength": most}, "Length", field)
+    if found is None:
+        return JoinedParts((QUOTE, times(CHARACTER, least, most), QUOTE))
+    if most is not None and (longest := longest_text(found)) is not None and longest <= most:
+        most = None
+    is_small = most is None or most * len(found.accepting) <= COUNTED
+    if least or (most is not None and is_small):
+        names += [f"{name} {schema[name]!r}" for name in ("minLength", "maxLength") if name in schema]
+        bounded = automaton_of(RepeatedPart(CHARACTER, least, most if is_small else None))
+        found = _both(found, bounded, names, field)
+    return JoinedParts((QUOTE, Compiled(found, None if is_small else most), QUOTE))
+
+
+@lru_cache(64)
+def _format(name: str) -> PatternAutomaton:
+    return automaton_of(read_regex(FORMATS[name]))
+
+
+def _both(one: PatternAutomaton, other: PatternAutomaton, names: list[str], field: str) -> PatternAutomaton:
+    found = product(one, other)
+    if found is None:
+        raise NoValue(f"no text is written that has {' and '.join(names)}", field)
+    return found
+
+
+def searched(pattern: str, field: str) -> PatternAutomaton:
+    """The strings, as JSON writes them, in which JSON Schema finds a pattern. Raises: BadInput naming the field."""
+    found = _searched(with_whole_characters(pattern))
+    if isinstance(found, str):
+        raise BadInput(f"pattern {pattern!r}: {found}", field)
+    return found
+
+
+@lru_cache(256)
+def _searched(pattern: str) -> PatternAutomaton | str:
+    """Returns: the automaton, or why it cannot be written."""
+    try:
+        return _read_searched(pattern) or "no text matches the pattern"
+    except TooLarge:
+        raise
+    except BadInput as error:
+        return error.message
+
+
+def _read_searched(pattern: str) -> PatternAutomaton | None:
+    any_text = RepeatedPart(CHARACTER)
+    try:
+        part = joined_with_rest(read_regex(pattern, CODES, escaped=True), any_text, any_text)
+    except UnknownSyntaxError:
+        before, after = ("" if pattern.startswith("^") else "(?s:.*)"), "" if pattern.endswith("$") else "(?s:.*)"
+        whole = compile_pattern(f"{before}(?:{without_anchors(pattern)}){after}")
+        return product(whole, automaton_of(PLAIN))  # without escapes
+    return automaton_of(JoinedParts((any_text, part))) if part is not None else None
