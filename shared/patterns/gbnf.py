@@ -1,4 +1,4 @@
-"""Reads grammars in GBNF, the notation of llama.cpp and vLLM, into trees of expressions.
+"""Reads grammars in GBNF, the notation of llama.cpp and vLLM, into parts of texts.
 
 A grammar has rules such as `root ::= "yes" | list`, `list ::= [a-z]+ ("," [a-z]+)*`, and comments from # to the end of
 the line. The text is one of the rule `root`.
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.errors import BadInput
+from shared.patterns.characters import Range, without
+from shared.patterns.network import Network
+from shared.patterns.parts import Characters, FormPart, JoinedParts, Literal, Plain, RepeatedPart, either
+from shared.patterns.regex import ALL
 
 ROOT = "root"
-SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 50  # of groups
 MAX_REPEATS = 10_000
 MAX_TIMES_LENGTH = 20  # characters of a range such as 1,9
@@ -29,41 +32,14 @@ ESCAPES |= {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "a": "\a", "b": "\b", "f
 
 
 @dataclass(frozen=True, slots=True)
-class Terminal:
-    """A regular expression without alternatives outside groups."""
-
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A use of a rule."""
+class Reference(Plain):
+    """A use of a rule; `grammar.py` replaces it by the rule's texts."""
 
     rule: str
+    size = 1
 
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Parts one after the other; without parts the empty text."""
-
-    parts: tuple["Expression", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    ways: tuple["Expression", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """`most`: None for any number."""
-
-    part: "Expression"
-    least: int
-    most: int | None
-
-
-Expression = Terminal | Reference | Joined | OneOf | Repeated
+    def build(self, network: Network, start: int) -> int:
+        raise NotImplementedError
 
 
 class Token(NamedTuple):
@@ -72,7 +48,7 @@ class Token(NamedTuple):
     at: int
 
 
-def read_grammar(text: str) -> Mapping[str, Expression]:
+def read_grammar(text: str) -> Mapping[str, FormPart]:
     """The rules by name, `root` among them; each name that they use is a rule.
 
     Raises: BadInput that names the line with an error.
@@ -87,8 +63,8 @@ class _Reader:
         self._next = 0
         self._used: dict[str, int] = {}  # names, and where
 
-    def rules(self) -> Mapping[str, Expression]:
-        rules: dict[str, Expression] = {}
+    def rules(self) -> Mapping[str, FormPart]:
+        rules: dict[str, FormPart] = {}
         while self._token.kind != "end":
             kind, name, at = self._take()
             if kind != "rule":
@@ -130,29 +106,29 @@ class _Reader:
         self._next += found
         return found
 
-    def _alternatives(self, nesting: int) -> Expression:
+    def _alternatives(self, nesting: int) -> FormPart:
         ways = [self._sequence(nesting)]
         while self._takes("|"):
             ways.append(self._sequence(nesting))
-        return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
+        return either(ways)
 
-    def _sequence(self, nesting: int) -> Expression:
-        parts: list[Expression] = []
+    def _sequence(self, nesting: int) -> FormPart:
+        parts: list[FormPart] = []
         while self._token.kind in {"name", "text", "set"} or (self._token.kind == "sign" and self._token.text in "(."):
             parts.append(self._repeated(self._atom(nesting)))
-        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+        return parts[0] if len(parts) == 1 else JoinedParts(tuple(parts))
 
-    def _atom(self, nesting: int) -> Expression:
+    def _atom(self, nesting: int) -> FormPart:
         kind, text, at = self._take()
         if kind == "name":
             self._used.setdefault(text, at)
             return Reference(text)
         if kind == "text":
-            return Terminal("".join(literal(character) for character, _ in self._characters(text, at)))
+            return Literal("".join(character for character, _ in self._characters(text, at)))
         if kind == "set":
-            return Terminal(self._character_set(text, at))
+            return self._character_set(text, at)
         if text == ".":
-            return Terminal("(?s:.)")
+            return Characters(ALL)
         if nesting == MAX_NESTING:
             raise self._error(f"more than {MAX_NESTING} groups within each other", at)
         inner = self._alternatives(nesting + 1)
@@ -160,7 +136,7 @@ class _Reader:
             raise self._error("a ( without its )", at)
         return inner
 
-    def _repeated(self, part: Expression) -> Expression:
+    def _repeated(self, part: FormPart) -> FormPart:
         signs = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         while (self._token.kind == "sign" and self._token.text in signs) or self._token.kind == "times":
             kind, text, at = self._take()
@@ -173,13 +149,13 @@ class _Reader:
                 least, most = int(first), int(last) if last else None if comma else int(first)
             if max(least, most or 0) > MAX_REPEATS or (most is not None and most < least):
                 raise self._error(f"{{{text}}} must be a range up to {MAX_REPEATS}", at)
-            part = Repeated(part, least, most)
+            part = RepeatedPart(part, least, most)
         return part
 
-    def _character_set(self, text: str, at: int) -> str:
-        """The pattern of a set such as [a-z_]."""
+    def _character_set(self, text: str, at: int) -> FormPart:
+        """A character of a set such as [a-z_]."""
         inverted = text.startswith("^")
-        found, ranges = self._characters(text[inverted:], at), list[str]()
+        found, codes = self._characters(text[inverted:], at), list[Range]()
         while found:
             first, _ = found.pop(0)
             last = first
@@ -188,10 +164,10 @@ class _Reader:
                 del found[:2]
             if last < first:
                 raise self._error(f"the range {first}-{last} is empty", at)
-            ranges.append(_escaped(first) if first == last else f"{_escaped(first)}-{_escaped(last)}")
-        if not ranges:
+            codes.append((ord(first), ord(last)))
+        if not codes:
             raise self._error("an empty set of characters", at)
-        return f"[{'^' * inverted}{''.join(ranges)}]"
+        return Characters(without(ALL, codes) if inverted else tuple(codes))
 
     def _characters(self, text: str, at: int) -> list[tuple[str, bool]]:
         """Each character of a quoted text, and whether it was escaped."""
@@ -207,13 +183,3 @@ class _Reader:
     def _error(self, reason: str, at: int) -> BadInput:
         line = self._text.count("\n", 0, at) + 1
         return BadInput(f"line {line} of the grammar: {reason}; {ACCEPTED}", "grammar")
-
-
-def literal(text: str) -> str:
-    """The pattern of this text alone."""
-    return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"

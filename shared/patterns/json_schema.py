@@ -32,7 +32,7 @@ from shared.patterns.json_containers import (
 from shared.patterns.json_numbers import integer, number
 from shared.patterns.json_strings import QUOTE, constant, searched, string
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, either
+from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, any_of, either
 from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, NoValue, assertions_of, limits
 from shared.patterns.schema_merging import (
     TYPES,
@@ -138,7 +138,7 @@ class _Converter:
             return self._constants(schema, field, depths)
         if not schema:
             return any_value(ANY_DEPTH)
-        return _either(
+        return any_of(
             self._written([partial(self._of_type, kind, schema, field, depths) for kind in _types(schema, field)])
         )
 
@@ -151,7 +151,7 @@ class _Converter:
             own = {name: schema[name] for name, about in rules.items() if about == kind}
             accepts = self._tester({**own, "type": kind}, field, depths)
             values = [value for value in values if not is_of(value, kind) or accepts(value)]
-        return _either(constant(value) for value in values)
+        return any_of(constant(value) for value in values)
 
     def _tester(self, schema: Any, field: str, depths: Depths) -> Callable[[Any], bool]:
         """Whether a value is among the texts of a schema."""
@@ -211,16 +211,19 @@ class _Converter:
         if name == "allOf":
             for plain, _ in plains:
                 if all(isinstance(each, Mapping) and "oneOf" in each for each in (siblings, plain)):
-                    any_of = {"anyOf": self._kept_apart(siblings.pop("oneOf"), siblings, field, depths)}
-                    siblings = merged(siblings, any_of, field, self._matches)
+                    ways = {"anyOf": self._kept_apart(siblings.pop("oneOf"), siblings, field, depths)}
+                    siblings = merged(siblings, ways, field, self._matches)
                 multiplies = all(isinstance(each, Mapping) and "anyOf" in each for each in (siblings, plain))
                 siblings = merged(siblings, plain, field, self._matches)
                 if multiplies:
                     siblings = without_impossible_ways(siblings, field, self._references.find)
             return self.convert(siblings, field, depths)
         wholes = [(merged(siblings, plain, field, self._matches), deeper) for plain, deeper in plains]
-        ways = [partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes)]
-        return _either(self._written(ways))
+        return any_of(
+            self._written(
+                [partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes)]
+            )
+        )
 
     def _kept_apart(self, parts: Sequence[Any], siblings: Schema, field: str, depths: Depths) -> list[Any]:
         """The parts of oneOf, narrowed so that no value that matches the siblings matches two of them."""
@@ -369,12 +372,6 @@ def _texts(part: FormPart) -> Iterator[str]:
         for byte, target in enumerate(row.tolist(), 32):
             if target >= 0 and len(waiting) < MAX_TRIED:
                 waiting.append((text + chr(byte), target))
-
-
-def _either(ways: Iterable[FormPart | None]) -> FormPart | None:
-    """The values of any of these."""
-    possible = [way for way in ways if way is not None]
-    return either(possible) if possible else None
 
 
 def _types(schema: Schema, field: str) -> list[str]:

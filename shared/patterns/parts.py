@@ -1,6 +1,6 @@
 """The parts that texts are made of. Each adds its states to a network; `part_automaton.py` makes an automaton of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -274,6 +274,17 @@ NOTHING = JoinedParts(())
 def either(ways: Sequence[FormPart]) -> FormPart:
     """Any of these parts."""
     return ways[0] if len(ways) == 1 else Alternatives(tuple(ways))
+
+
+def any_of(ways: Iterable[FormPart | None]) -> FormPart | None:
+    """Any of these that have texts; None: no text."""
+    possible = [way for way in ways if way is not None]
+    return either(possible) if possible else None
+
+
+def inner_parts(part: FormPart) -> Sequence[FormPart]:
+    """The parts of a sequence, of alternatives or of a repetition."""
+    return part.parts if isinstance(part, Parts) else [part.part] if isinstance(part, RepeatedPart) else []
 
 
 def times(part: FormPart, least: int, most: int | None) -> FormPart:

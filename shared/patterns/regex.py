@@ -23,10 +23,11 @@ from shared.patterns.parts import (
     Compiled,
     FormPart,
     JoinedParts,
-    Parts,
     Plain,
     RepeatedPart,
+    any_of,
     either,
+    inner_parts,
 )
 
 ALL: tuple[Range, ...] = ((0, 0x10FFFF),)
@@ -44,6 +45,7 @@ HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[xu]\{([0-9A-Fa-f]{1,6})\
 GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[ims]*)(?:-(?P<off>[ims]+))?(?P<end>[:)]))")
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 100
 MAX_TIMES_LENGTH = 20
 MAX_FOLDED = 5_000  # characters of a class without regard to case
@@ -73,6 +75,11 @@ def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool =
 @lru_cache(10_000)
 def _characters(codes: tuple[Range, ...], within: tuple[Range, ...], escaped: bool) -> FormPart:
     return Characters(without(codes, without(ALL, within)), escaped)
+
+
+def literal(text: str) -> str:
+    """The pattern of this text alone."""
+    return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
 
 
 def with_whole_characters(pattern: str) -> str:
@@ -118,13 +125,11 @@ def joined_with_rest(part: FormPart, rest: FormPart, any_text: FormPart) -> Form
         ways = [NOTHING, part.part][part.least :]
     if not ways:  # a repetition, which raises BadInput when it is built
         return JoinedParts((part, rest))
-    possible = [way for each in ways if (way := joined_with_rest(each, rest, any_text)) is not None]
-    return either(possible) if possible else None
+    return any_of(joined_with_rest(each, rest, any_text) for each in ways)
 
 
 def _has_look(part: FormPart) -> bool:
-    inner = part.parts if isinstance(part, Parts) else [part.part] if isinstance(part, RepeatedPart) else []
-    return isinstance(part, LookAhead) or any(map(_has_look, inner))
+    return isinstance(part, LookAhead) or any(map(_has_look, inner_parts(part)))
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.gbnf import literal
+from shared.patterns.regex import literal
 from shared.patterns.schema_keywords import assertions_of, count
 from shared.patterns.schema_merging import (
     TYPES,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from shared.errors import BadInput
-from shared.patterns.grammar import grammar_pattern
+from shared.patterns.grammar import grammar_part
 from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.parts import FormPart
 from shared.patterns.schema_keywords import ASSERTIONS
@@ -43,15 +43,12 @@ class Form:
                 return choice_part(self.given)
             case "schema":
                 return schema_part(self._schema(), self.field, left_out)
-            case "regex":
-                pattern = self.given
             case "grammar":
-                pattern = grammar_pattern(self.given)
-        if not pattern:
-            raise BadInput(
-                f"{self.field}: only the empty text has this form; leave the field out to have any text", self.field
-            )
-        return str(pattern)
+                return grammar_part(self.given)
+        if not self.given:
+            reason = "only the empty text has this form; leave the field out to have any text"
+            raise BadInput(f"{self.field}: {reason}", self.field)
+        return str(self.given)
 
     def _schema(self) -> Any:
         """The schema, also within OpenAI's object around it, which clients of TGI send as its value."""

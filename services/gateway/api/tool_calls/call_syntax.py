@@ -10,7 +10,6 @@ from services.gateway.api.tool_calls.call_text import SPACE, CallReader
 from services.gateway.api.tool_calls.gemma_arguments import gemma_arguments
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
-from shared.patterns.gbnf import literal
 from shared.patterns.json_containers import COMMA, member
 from shared.patterns.json_strings import constant
 from shared.patterns.part_automaton import automaton_of
@@ -25,7 +24,7 @@ from shared.patterns.parts import (
     RepeatedPart,
     either,
 )
-from shared.patterns.regex import read_regex
+from shared.patterns.regex import literal, read_regex
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 GEMMA_OPENING, GEMMA_CLOSING = "<|tool_call>", "<tool_call|>"
