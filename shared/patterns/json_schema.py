@@ -33,16 +33,13 @@ from shared.patterns.json_numbers import integer, number
 from shared.patterns.json_strings import QUOTE, constant, searched, string
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, any_of, either
-from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, NoValue, assertions_of, limits
+from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, NoValue, as_key, assertions_of, limits
 from shared.patterns.schema_merging import (
     TYPES,
     Schema,
     apart,
-    as_key,
-    common_values,
     is_of,
     merged,
-    with_prefix_items,
     without_impossible_ways,
     without_properties,
 )
@@ -134,7 +131,7 @@ class _Converter:
 
     def _values(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         """Of a schema without references, parts and keywords to narrow."""
-        if "const" in schema or "enum" in schema:
+        if "enum" in schema:
             return self._constants(schema, field, depths)
         if not schema:
             return any_value(ANY_DEPTH)
@@ -143,10 +140,11 @@ class _Converter:
         )
 
     def _constants(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
-        """Those values of `enum` or `const` that also match the keywords beside it about values of their type, without
+        """Those values of `enum` that also match the type and the keywords about values of their type, without
         `format`, whose patterns have usual texts only."""
-        values, rules = _values_of(schema, field), {name: TYPE_OF[name] for name in schema if name in TYPE_OF}
-        rules.pop("format", None)
+        kinds = _types(schema, field) if "type" in schema else TYPES
+        values = [value for value in schema["enum"] if any(is_of(value, kind) for kind in kinds)]
+        rules = {name: TYPE_OF[name] for name in schema if name in TYPE_OF and name != "format"}
         for kind in sorted({*rules.values()}):
             own = {name: schema[name] for name, about in rules.items() if about == kind}
             accepts = self._tester({**own, "type": kind}, field, depths)
@@ -248,7 +246,6 @@ class _Converter:
         return part, depths
 
     def _array(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
-        schema = with_prefix_items(schema)
         least, most = limits(schema, "Items", field)
         if schema.get("uniqueItems") and most not in {0, 1}:
             items, deeper = self._plain(schema.get("items", True), field, depths)
@@ -385,12 +382,3 @@ def _types(schema: Schema, field: str) -> list[str]:
     if unknown:
         raise BadInput(f"type must be among {', '.join(TYPES)}, got {named!r}", field)
     return list(listed)
-
-
-def _values_of(schema: Schema, field: str) -> list[Any]:
-    """The values of `enum` or `const` of the schema's types."""
-    values: list[Any] = schema.get("enum", [schema.get("const")])
-    if "const" in schema:
-        values = common_values(values, [schema["const"]])
-    kinds = _types(schema, field) if "type" in schema else list(TYPES)
-    return [value for value in values if any(is_of(value, kind) for kind in kinds)]

@@ -1,6 +1,7 @@
 """The keywords of JSON schemas on which their values depend. All others are annotations, which are ignored."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shared.errors import BadInput
@@ -33,17 +34,9 @@ class NoValue(BadInput):
 
 
 def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """The keywords that instances depend on, as the present draft writes them, and `if` as a choice of two parts. Draft
-    4 has true or false beside a bound; draft 3 has `required` in the property itself. Raises: BadInput naming a keyword
-    of a wrong type."""
-    found = {name: value for name, value in schema.items() if name in ASSERTIONS}
-    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
-            found[exclusive] = found.pop(bound)
-    if "contains" in found:
-        found.setdefault("minContains", 1)
-    if isinstance(found.get("required"), bool):
-        del found["required"]
+    """The keywords that instances depend on, as the present draft writes them, `if` as a choice of two parts, and
+    `const` as `enum`. Raises: BadInput naming a keyword of a wrong type."""
+    found = _of_present_draft({name: value for name, value in schema.items() if name in ASSERTIONS})
     for name, value in found.items():
         wanted, accepted = ACCEPTED.get(name, (object, ""))
         if not isinstance(value, wanted) or (value == [] and accepted == "a list of schemas"):
@@ -51,11 +44,32 @@ def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
     for name in ("required", "type"):
         if not all(isinstance(each, str) for each in found.get(name, [])):
             raise BadInput(f"{name} must be a list of strings, got {found[name]!r}", field)
+    if (values := listed_values(found)) is not None:
+        found["enum"] = values
+        found.pop("const", None)
     properties = found.get("properties", {}).items()
     needed = [name for name, part in properties if isinstance(part, Mapping) and part.get("required") is True]
     if needed:
         found["required"] = [*found.get("required", []), *needed]
     return _without_if(found)
+
+
+def _of_present_draft(found: dict[str, Any]) -> dict[str, Any]:
+    """Until draft 2019-09 `items` could be a list; draft 4 has true or false beside a bound, and draft 3 in `required`
+    of the property itself."""
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
+            found[exclusive] = found.pop(bound)
+    if isinstance(found.get("items"), list):
+        found["prefixItems"] = found.pop("items")
+        if "additionalItems" in found:
+            found["items"] = found["additionalItems"]
+    found.pop("additionalItems", None)
+    if "contains" in found:
+        found.setdefault("minContains", 1)
+    if isinstance(found.get("required"), bool):
+        del found["required"]
+    return found
 
 
 def _without_if(found: dict[str, Any]) -> dict[str, Any]:
@@ -88,3 +102,28 @@ def limits(schema: Mapping[str, Any], of: str, field: str) -> tuple[int, int | N
 def as_tuple(value: Any) -> tuple[Any, ...]:
     """The values of a keyword that has one, or several that are merged."""
     return value if isinstance(value, tuple) else (value,)
+
+
+def listed_values(schema: Any) -> list[Any] | None:
+    """The only values that `enum` and `const` allow; none if the schema is false. None: neither is there."""
+    if not isinstance(schema, Mapping):
+        return [] if schema is False else None
+    listed = schema["enum"] if isinstance(schema.get("enum"), list) else None
+    if "const" not in schema:
+        return listed
+    return [schema["const"]] if listed is None else common_values(listed, [schema["const"]])
+
+
+def common_values(one: Sequence[Any], other: Iterable[Any]) -> list[Any]:
+    """The values of one list that are in the other too."""
+    keys = set(map(as_key, other))
+    return [value for value in one if as_key(value) in keys]
+
+
+def as_key(value: Any) -> str:
+    """Equal JSON values have the same text: 1.0 that of 1, but true another one, although Python calls it equal."""
+    return json.dumps(json.loads(json.dumps(value), parse_float=_number), sort_keys=True)
+
+
+def _number(text: str) -> float:
+    return int(value) if (value := float(text)).is_integer() else value

@@ -3,7 +3,6 @@
 It may accept fewer: of `multipleOf` 4 and 6, for example, their product 24, not 12.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from shared.errors import BadInput
 from shared.patterns.compile_budget import current_budget
-from shared.patterns.schema_keywords import as_tuple, assertions_of
+from shared.patterns.schema_keywords import as_key, as_tuple, assertions_of, common_values, listed_values
 
 Schema = Mapping[str, Any]
 # Both raise BadInput, which names the field, their last argument
@@ -46,7 +45,7 @@ def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         wrong = other if isinstance(one, Mapping) else one
         raise BadInput(f"a schema must be an object, true or false, got {wrong!r}", field)
-    one, other = with_prefix_items(assertions_of(one, field)), with_prefix_items(assertions_of(other, field))
+    one, other = assertions_of(one, field), assertions_of(other, field)
     prefix = max(len(part.get("prefixItems", [])) for part in (one, other))
     found, others = (
         _padded(_with_additional_properties(*pair, field, matches), prefix) for pair in ((one, other), (other, one))
@@ -62,15 +61,6 @@ def merged(one: Any, other: Any, field: str, matches: Matches) -> Any:
 def without_properties(names: Iterable[str]) -> Any:
     """The schema of objects that lack these properties."""
     return {"type": "object", "properties": dict.fromkeys(sorted(names), False)}
-
-
-def with_prefix_items(schema: Schema) -> dict[str, Any]:
-    """Rewrite a list of `items`, the syntax until draft 2019-09, as `prefixItems`."""
-    if not isinstance(schema.get("items"), list):
-        return dict(schema)
-    rest = {name: value for name, value in schema.items() if name not in {"items", "additionalItems"}}
-    further = {"items": schema["additionalItems"]} if "additionalItems" in schema else {}
-    return {**rest, "prefixItems": schema["items"], **further}
 
 
 def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
@@ -133,10 +123,7 @@ def listed_types(schema: Schema) -> list[Any]:
 
 
 def _with_additional_properties(schema: dict[str, Any], other: Schema, field: str, matches: Matches) -> dict[str, Any]:
-    """Rewrite `const` as `enum`, and apply `additionalProperties` to the properties that only `other` names."""
-    if "const" in schema:
-        values = common_values(schema.get("enum", [schema["const"]]), [schema["const"]])
-        schema = {name: value for name, value in schema.items() if name != "const"} | {"enum": values}
+    """Apply `additionalProperties` to the properties that only `other` names."""
     additional = schema.get("additionalProperties", True)
     named, matched = other.get("properties", {}), other.get("patternProperties", {})
     if additional is True:
@@ -146,15 +133,6 @@ def _with_additional_properties(schema: dict[str, Any], other: Schema, field: st
         schema = {**schema, "patternProperties": {**dict.fromkeys(matched, additional), **patterns}}
     further = [name for name in named if name not in own and not any(matches(key, name, field) for key in patterns)]
     return {**schema, "properties": {**dict.fromkeys(further, additional), **own}}
-
-
-def as_key(value: Any) -> str:
-    """Equal JSON values have the same text: 1.0 that of 1, but true another one, although Python calls it equal."""
-    return json.dumps(json.loads(json.dumps(value), parse_float=_number), sort_keys=True)
-
-
-def _number(text: str) -> float:
-    return int(value) if (value := float(text)).is_integer() else value
 
 
 def is_of(value: Any, kind: str) -> bool:
@@ -186,12 +164,6 @@ def _common_types(one: Any, other: Any) -> Any:
     wide = [each | ({"integer"} if "number" in each else set()) for each in names]
     both = wide[0] & wide[1]
     return sorted(both - ({"integer"} if "number" in both else set()))
-
-
-def common_values(one: Sequence[Any], other: Iterable[Any]) -> list[Any]:
-    """The values of one list that are in the other too."""
-    keys = set(map(as_key, other))
-    return [value for value in one if as_key(value) in keys]
 
 
 def _properties(one: Any, other: Any) -> Any:
@@ -261,12 +233,7 @@ def _opposite(refused: Any) -> Any:
 def _own_traits(schema: Schema) -> _Traits:
     """The traits that follow from the schema's own keywords."""
     parts = {"": schema, **schema.get("properties", {})}
-    listed = {
-        name: [part["const"]] if "const" in part else list(part["enum"])
-        for name, part in parts.items()
-        if isinstance(part, Mapping) and ("const" in part or isinstance(part.get("enum"), list))
-    }
-    listed |= {name: [] for name, part in parts.items() if part is False}
+    listed = {name: found for name, part in parts.items() if (found := listed_values(part)) is not None}
     kinds = [kind for kind in listed_types(schema) if kind in TYPES] if "type" in schema else TYPES
     kinds = [*kinds, *(["integer"] if "number" in kinds else [])]
     kinds = [kind for kind in kinds if "" not in listed or any(is_of(value, kind) for value in listed[""])]

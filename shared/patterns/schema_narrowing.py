@@ -10,17 +10,8 @@ from typing import Any
 
 from shared.errors import BadInput
 from shared.patterns.regex import literal
-from shared.patterns.schema_keywords import assertions_of, count
-from shared.patterns.schema_merging import (
-    TYPES,
-    Matches,
-    Schema,
-    as_key,
-    is_of,
-    listed_types,
-    with_prefix_items,
-    without_properties,
-)
+from shared.patterns.schema_keywords import as_key, assertions_of, count
+from shared.patterns.schema_merging import TYPES, Matches, Schema, is_of, listed_types, without_properties
 
 UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
 MAX_CONTAINED = 50  # items that an array must contain
@@ -58,7 +49,8 @@ def in_own_scope(part: Any, field: str) -> Any:
     """
     if not isinstance(part, Mapping) or part.keys().isdisjoint(UNEVALUATED):
         return part
-    if not part.keys().isdisjoint(("$ref", "allOf", "anyOf", "oneOf", "if")):
+    part = assertions_of(part, field)
+    if not part.keys().isdisjoint(("$ref", "allOf", "anyOf", "oneOf")):
         name = next(name for name in UNEVALUATED if name in part)
         raise BadInput(f"{name} in a subschema with subschemas of its own is not supported", field)
     rest = {name: value for name, value in part.items() if name not in UNEVALUATED}
@@ -91,8 +83,8 @@ def _breaking(name: str, value: Any, rest: Schema, field: str) -> Any:
     """A schema of values of `rest` that break one rule; None if none is known."""
     found: Any = None
     match name:
-        case "const" | "enum":
-            found = _other_values(value if name == "enum" else [value], rest)
+        case "enum":
+            found = _other_values(value, rest)
         case "type":
             names, numbers = set(listed_types({"type": value})), {"integer", "number"}
             names |= numbers if names & numbers else set()  # JSON Schema has no type for the other numbers
@@ -117,10 +109,9 @@ def _breaking(name: str, value: Any, rest: Schema, field: str) -> Any:
 def _other_values(values: list[Any], rest: Schema) -> Any:
     """A schema of the other values that `rest` lists, or else of its types; None for values that are arrays or
     objects."""
-    listed = rest.get("enum", [rest["const"]] if "const" in rest else None)
-    if listed is not None:
+    if "enum" in rest:
         keys = set(map(as_key, values))
-        return {"enum": [each for each in listed if as_key(each) not in keys]}
+        return {"enum": [each for each in rest["enum"] if as_key(each) not in keys]}
     texts = [literal(each) for each in values if isinstance(each, str)]
     numbers = sorted({each for each in values if isinstance(each, int | float) and not isinstance(each, bool)})
     between = [
@@ -168,7 +159,6 @@ def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Match
 
 def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
     """Apply `unevaluated…` to the properties and items that the schema does not describe."""
-    rest = with_prefix_items(rest)
     for name, further in UNEVALUATED.items():
         if name in schema and further not in rest:
             rest[further] = schema[name]
@@ -179,7 +169,7 @@ def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> A
     """Have the first items match `contains`."""
     if "contains" not in schema:
         return rest
-    wanted, rest = schema["contains"], with_prefix_items(rest)
+    wanted = schema["contains"]
     # `assertions_of` has written the default of minContains, 1
     least, most = count(schema, "minContains", field) or 0, count(schema, "maxContains", field)
     if least > MAX_CONTAINED:

@@ -4,7 +4,8 @@ Lists fail at their first wrong item, as reporting a hundred thousand would bloc
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -188,15 +189,6 @@ class ServedBody(OfModel):
 PASSED = [name for name in Request.__struct_fields__ if name in ServedBody.model_fields]
 
 
-class Asked(NamedTuple):
-    """The prompts of a completion, with the tools that the model may call."""
-
-    prompts: Sequence[Prompt]
-    tools: ToolUse
-    format_of: Callable[[str], TextFormat]  # of the reply, by the id of the first request
-    left_out: Sequence[str] = ()  # fields without effect on this model
-
-
 class CompletionBody(ServedBody, TextForms):
     """Fields of both kinds of completion."""
 
@@ -234,18 +226,21 @@ class CompletionBody(ServedBody, TextForms):
         """The text before a choice of this prompt."""
         return ""
 
-    def asked(self, planner: BodyPlanner) -> Asked:
-        """The prompts, the tools and the format of the reply. Raises: BadInput naming the wrong field."""
-        raise NotImplementedError
-
-    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        text, n, limit, passed = planner.text, self.n or 1, self.limit, self.passed()
-        suffix, alternatives = self.given_suffix, self.alternatives
-        asked = self.asked(planner)
+    def completion(
+        self,
+        text: TextModel,
+        prompts: Sequence[Prompt],
+        tools: ToolUse,
+        format_of: Callable[[str], TextFormat],
+        left_out: Sequence[str] = (),
+    ) -> WantedCompletion:
+        """The wishes of this body. `format_of`: of the reply, by the id of the first request; `left_out`: the fields
+        without effect on this model."""
+        n = self.n or 1
 
         def replies(request_id: str, created_s: float) -> CompletionReplies:
-            form, options = asked.format_of(request_id), self.stream_options or StreamOptions()
-            echoes = [self.echo_of(prompt, text) for prompt in asked.prompts]
+            form, options = format_of(request_id), self.stream_options or StreamOptions()
+            echoes = [self.echo_of(prompt, text) for prompt in prompts]
             head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s)}
             head["model"] = text.card.name
             if self.service_tier is not None:
@@ -254,7 +249,7 @@ class CompletionBody(ServedBody, TextForms):
                 form=form,
                 head=head,
                 model=text,
-                alternatives=alternatives,
+                alternatives=self.alternatives,
                 echoes=[echo for echo in echoes for _ in range(n)],
                 choices_per_prompt=n,
                 include_usage=options.include_usage,
@@ -262,21 +257,21 @@ class CompletionBody(ServedBody, TextForms):
             )
 
         return WantedCompletion(
-            prompts=asked.prompts,
+            prompts=prompts,
             prompt_field=self.prompt_field,
             n=n,
-            limit=limit,
-            passed=passed,
-            tools=asked.tools,
+            limit=self.limit,
+            passed=self.passed(),
+            tools=tools,
             replies=replies,
             stop=self.stop or (),
             forms=self.forms(),
             labels=self.labels(),
-            suffix=suffix,
+            suffix=self.given_suffix,
             template=self.template,
-            alternatives=alternatives,
+            alternatives=self.alternatives,
             canvas=bool(self.canvas),
-            left_out=asked.left_out,
+            left_out=left_out,
         )
 
     @model_validator(mode="after")
@@ -315,12 +310,12 @@ class ChatBody(CompletionBody, WithToolChoice):
     def alternatives(self) -> int | None:
         return self.top_logprobs or 0 if self.logprobs else None
 
-    def asked(self, planner: BodyPlanner) -> Asked:
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         turns, options = [message.turn() for message in self.messages], self.chat_template_kwargs or {}
         tools = self.tool_use(planner.text)
         unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
         prompt = tools.chat(turns, options=options)
-        return Asked([prompt], tools, lambda request_id: ChatFormat(tools, request_id), unread)
+        return self.completion(planner.text, [prompt], tools, partial(ChatFormat, tools), unread)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
@@ -353,9 +348,9 @@ class TextBody(CompletionBody):
         several = isinstance(self.prompt, list) and any(not isinstance(each, int) for each in self.prompt[:1])
         return cast("list[Prompt]", self.prompt if several else [self.prompt])
 
-    def asked(self, planner: BodyPlanner) -> Asked:
+    async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         tools = ToolUse(find_call_syntax(planner.text.tool_template))
-        return Asked(self._prompts(), tools, lambda _: self.reply_format())
+        return self.completion(planner.text, self._prompts(), tools, lambda _: self.reply_format())
 
     def echo_of(self, prompt: Prompt, text: TextModel) -> str:
         if not self.echo:
