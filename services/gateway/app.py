@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
-from services.gateway.api.anthropic_messages.errors import error_body
+from services.gateway.api.anthropic_messages.replies import error_body
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.errors import install_error_handlers
 from services.gateway.api.openapi import ERRORS, install_openapi

@@ -1,17 +1,20 @@
-"""The prompts of requests, and their tokens."""
+"""The prompts of requests, such as the turns of a conversation, and their tokens."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from services.gateway.api.chat_turns import Turn
+from pydantic_core import from_json
+
 from shared.arrays import Int32
 from shared.text import TextModel
-from shared.tokenizer import LONG_TEXT
+from shared.tokenizer import LONG_TEXT, ROLES
 
 T = TypeVar("T")
+Turn = Mapping[str, Any]  # of a conversation, as chat templates take it
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,25 @@ class Chat:
 
 
 Prompt = str | Sequence[int] | Chat  # a text, tokens, or a conversation
+
+
+def turn(role: str, content: str, calls: Sequence[Turn] = (), result_of: str | None = None) -> dict[str, Any]:
+    """The turn of a message. `calls`: of tools; `result_of`: the id of the call with this result."""
+    made: dict[str, Any] = {"role": ROLES.get(role, role), "content": content}
+    if calls:
+        made["tool_calls"] = list(calls)
+    if result_of is not None:
+        made["tool_call_id"] = result_of
+    return made
+
+
+def call(call_id: str | None, name: str, arguments: Any) -> Turn:
+    """A call of a turn. `arguments`: a value, which chat templates write as JSON, or JSON; a text that is no JSON stays
+    as it is, and an empty one is an empty object."""
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = from_json(arguments)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or {}}}
 
 
 async def encode_prompt(prompt: Prompt, text: TextModel, name: str) -> Int32:

@@ -18,12 +18,11 @@ from pydantic import (
 )
 
 from services.gateway.api.base_models import Lenient, OfModel, unsupported, unsupported_field, wrong_field
-from services.gateway.api.chat_turns import Turn, call, turn
 from services.gateway.api.content import TextOrParts, joined
 from services.gateway.api.form_fields import TextForms
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlanner
-from services.gateway.api.prompts import Prompt
+from services.gateway.api.prompts import Prompt, Turn, call, turn
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.models import ToolCall, Tools, WithToolChoice

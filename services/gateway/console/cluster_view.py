@@ -33,23 +33,23 @@ class LoadView(ResponseModel):
 class InstanceView(ResponseModel):
     """One instance. Its load is None if no scheduler leads."""
 
-    id: str
+    id: str = Field(validation_alias="instance_id")
     state: str  # starting, ready, draining or quarantined
     quarantine: str | None  # why it is quarantined
     tp_degree: int
     gpus: list[int]  # numbers on its node; empty on a CPU
     device: str
     requests: int | None  # requests placed on it
-    max_requests: int  # maximum per batch
+    max_requests: int = Field(validation_alias="max_batch_requests")  # maximum per batch
     tokens: int | None  # prompt and output tokens of its requests
-    max_tokens: int  # maximum per batch
+    max_tokens: int = Field(validation_alias="max_batch_tokens")  # maximum per batch
     step_latency_ms: float | None  # latency of a recompute step of all its requests
     memory_bytes: int  # in use: of its first GPU, or on a CPU by its process; 0: unknown
     max_memory_bytes: int  # of that GPU, or of the machine; 0: unknown
-    cache_tokens: int  # in its KV cache
-    max_cache_tokens: int  # that its KV cache has room for; 0: it has none
-    prefix_tokens: int  # in its prefix cache
-    max_prefix_tokens: int  # that its prefix cache has room for; 0: it has none
+    cache_tokens: int = Field(validation_alias="used_cache_tokens")  # in its KV cache
+    max_cache_tokens: int = Field(validation_alias="cache_tokens")  # that its KV cache has room for; 0: it has none
+    prefix_tokens: int = Field(validation_alias="used_prefix_tokens")  # in its prefix cache
+    max_prefix_tokens: int = Field(validation_alias="prefix_tokens")  # that this has room for; 0: there is none
     prefix_hit_rate: float | None  # share of the tokens looked for in its prefix cache; None: it has none, or none yet
 
 
@@ -132,23 +132,13 @@ def node_views(instances: Iterable[Instance], loads: Iterable[InstanceLoad]) -> 
 
 
 def _instance_view(instance: Instance, load: InstanceLoad | None) -> InstanceView:
-    return InstanceView(
-        id=instance.instance_id,
-        state=instance.state.value,
-        quarantine=instance.quarantine or None,
-        tp_degree=instance.tp_degree,
-        gpus=instance.gpus,
-        device=instance.device,
-        requests=load.requests if load else None,
-        max_requests=instance.max_batch_requests,
-        tokens=load.tokens if load else None,
-        max_tokens=instance.max_batch_tokens,
-        memory_bytes=instance.memory_bytes,
-        max_memory_bytes=instance.max_memory_bytes,
-        cache_tokens=instance.used_cache_tokens,
-        max_cache_tokens=instance.cache_tokens,
-        prefix_tokens=instance.used_prefix_tokens,
-        max_prefix_tokens=instance.prefix_tokens,
-        step_latency_ms=load.step_latency_s * 1000 if load else None,
-        prefix_hit_rate=instance.cached_tokens / instance.wanted_tokens if instance.wanted_tokens else None,
-    )
+    """The load replaces the instance's own number of requests."""
+    more = {
+        "state": instance.state.value,
+        "quarantine": instance.quarantine or None,
+        "requests": load.requests if load else None,
+        "tokens": load.tokens if load else None,
+        "step_latency_ms": load.step_latency_s * 1000 if load else None,
+        "prefix_hit_rate": instance.cached_tokens / instance.wanted_tokens if instance.wanted_tokens else None,
+    }
+    return InstanceView.model_validate(asdict(instance) | more)

@@ -1,7 +1,7 @@
 """The processes of a cell's services, by their last messages."""
 
 import time
-from dataclasses import dataclass
+from operator import itemgetter
 
 from msgspec.structs import asdict
 from nats.aio.msg import Msg
@@ -27,15 +27,10 @@ class ServiceView(ResponseModel):
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Received:
-    health: ServiceHealth
-    at_s: float  # of the monotonic clock
-
-
 class ServiceWatch:
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], _Received] = {}  # by service and process
+        # By service and process: the message, and its time of the monotonic clock
+        self._last: dict[tuple[str, str], tuple[ServiceHealth, float]] = {}
 
     async def subscribe(self, bus: Bus) -> None:
         """Receive the messages of all services from now on."""
@@ -44,9 +39,9 @@ class ServiceWatch:
     def views(self, leader: str | None) -> list[ServiceView]:
         """Sorted by service; `leader` is the process of the scheduler that leads."""
         now_s = time.monotonic()
-        self._last = {name: each for name, each in self._last.items() if now_s - each.at_s < FORGET_S}
-        of_services = sorted(self._last.items())
-        return [_view(service, each.health, now_s - each.at_s, leader) for (service, _), each in of_services]
+        self._last = {name: last for name, last in self._last.items() if now_s - last[1] < FORGET_S}
+        by_name = sorted(self._last.items(), key=itemgetter(0))
+        return [_view(service, health, now_s - at_s, leader) for (service, _), (health, at_s) in by_name]
 
     async def _receive(self, msg: Msg) -> None:
         health = try_decode(msg, ServiceHealth)
@@ -59,7 +54,7 @@ class ServiceWatch:
         if health.has_ended:
             self._last.pop(name, None)
         else:
-            self._last[name] = _Received(health, time.monotonic())
+            self._last[name] = health, time.monotonic()
 
 
 def _view(service: str, health: ServiceHealth, silent_s: float, leader: str | None) -> ServiceView:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.paging import page_after
-from services.gateway.api.request_filter import RequestFilter
+from services.gateway.api.lists import RequestFilter, page_after
 from services.gateway.api.step_details import step_list
 from services.gateway.console.cluster_view import LoadView
 from services.gateway.console.load_history import MAX_RECENT, OLDER_INTERVAL_S, LoadHistory

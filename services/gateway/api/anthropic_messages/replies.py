@@ -1,11 +1,10 @@
-"""Replies in the form of Anthropic's Messages API, whole and as the events of a stream. Pure."""
+"""Replies and errors in the form of Anthropic's Messages API, whole and as the events of a stream. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from pydantic_core import from_json
 
-from services.gateway.api.anthropic_messages.errors import error_body
 from services.gateway.api.replies_and_chunks import Json, StreamedReplies, cached_tokens, call_id, serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
@@ -14,6 +13,15 @@ from services.gateway.errors import ApiError
 from shared.messages.requests import FinishReason, Outcome
 
 ID_PREFIX = "msg_"
+_TYPE_OF_STATUS: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _NO_TEXT: Json = {"type": "text", "text": ""}
 
 
@@ -128,3 +136,12 @@ def _stop(outcome: Outcome, has_calls: bool) -> Json:
     if isinstance(outcome.stop_reason, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": outcome.stop_reason}
     return {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+def error_body(error: ApiError) -> Json:
+    """{"type": "error", "error": {"type", "message"}}; `param` and `code` as in OpenAI's form."""
+    kind = _TYPE_OF_STATUS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    body: Json = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
+    if error.param == "thread":  # by which Anthropic's clients continue without threads
+        body["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": body}

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, wrong_field
-from services.gateway.api.chat_turns import Turn, call, turn
 from services.gateway.api.content import TextOrParts, TextPart, joined
 from services.gateway.api.other_fields import LeftOut, OrLeftOut, kind_of, leaving_out
+from services.gateway.api.prompts import Turn, call, turn
 from services.gateway.api.tool_calls.models import MAX_TOOLS, NamedFunction
 from services.gateway.api.tool_calls.use import CallRules
 

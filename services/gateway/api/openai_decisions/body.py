@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from services.gateway.api.chat_turns import Turn, turn
 from services.gateway.api.openai_decisions.questions import AnyQuestion
 from services.gateway.api.openai_responses.body import InputItems, turns_of
 from services.gateway.api.openai_responses.replies import usage_of
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlanner
+from services.gateway.api.prompts import Turn, turn
 from services.gateway.api.replies_and_chunks import Json, Replies, serving
 from services.gateway.api.request_models import MAX_CHOICES, ServedBody
 from services.gateway.api.token_logprobs import TokenLogprobs

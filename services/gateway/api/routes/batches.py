@@ -11,9 +11,9 @@ from fastapi.responses import Response, StreamingResponse
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject, DeletedFile
+from services.gateway.api.lists import page_after
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.other_fields import header_of_ignored
-from services.gateway.api.paging import page_after
 from services.gateway.api.request_body import check_content_type, read_body
 from services.gateway.api.upload_form import read_upload
 from services.gateway.stores.file_store import FileObject

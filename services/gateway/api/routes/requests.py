@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.replies import ID_PREFIX as MESSAGE_ID_PREFIX
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.paging import page_after
+from services.gateway.api.lists import RequestFilter, page_after
 from services.gateway.api.replies_and_chunks import ChatFormat, TextFormat, usage_of
-from services.gateway.api.request_filter import RequestFilter
 from services.gateway.api.response_models import RequestPage, RequestSummary, StoredRequest, UnfinishedRequest
 from services.gateway.api.step_details import step_list
 from services.gateway.cell_context import CellContext

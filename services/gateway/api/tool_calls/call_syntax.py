@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from services.gateway.api.chat_turns import Turn
+from services.gateway.api.prompts import Turn
 from services.gateway.api.tool_calls.call_text import SPACE, CallReader
 from services.gateway.api.tool_calls.gemma_arguments import gemma_arguments
 from shared.errors import BadInput

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from services.gateway.api.chat_turns import Turn
-from services.gateway.api.prompts import Chat
+from services.gateway.api.prompts import Chat, Turn
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, call_form
 from services.gateway.api.tool_calls.call_text import ReadText
 from services.gateway.errors import MAX_NAME_LENGTH

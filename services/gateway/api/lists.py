@@ -1,11 +1,16 @@
-"""Selects the requests of a list. Pure."""
+"""Selects the items of a list. Its pages are as OpenAI's: each begins after the last item of the one before. Pure."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
+from services.gateway.errors import not_found
 from shared.api_keys import ApiKey
 from shared.messages.requests import Outcome, UnfinishedQuery
+
+T = TypeVar("T")
 
 MAX_PAGE = 500  # requests
 Status = Literal["in_progress", "completed", "refused", "rejected", "failed", "cancelled"]
@@ -42,3 +47,15 @@ class RequestFilter(BaseModel):
             return None
         key = self.key if viewer.operator else viewer.key_id
         return UnfinishedQuery(key=key, instance=self.instance, id_part=self.id)
+
+
+def page_after(items: Iterable[T], after: str | None, limit: int, id_of: Callable[[T], str]) -> tuple[list[T], bool]:
+    """At most `limit` items after the one with the id `after`, and whether there are more.
+
+    Raises: ApiError 404 if no item has this id.
+    """
+    left = iter(items)
+    if after is not None and all(id_of(item) != after for item in left):
+        raise not_found("item", after, "after")
+    page = list(islice(left, limit + 1))
+    return page[:limit], len(page) > limit
