@@ -39,6 +39,7 @@ from shared.messages.requests import (
 from shared.text import TextModel
 
 MAX_SLO_MS = 24 * 3600 * 1000
+MIN_SLO_S = 1e-6  # of a request; a shorter one could become 0
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1000  # characters
 MAX_CHOICES = 128  # of one body: prompts times `n`
@@ -177,7 +178,8 @@ class ServedBody(OfModel):
 
     def passed(self) -> dict[str, Any]:
         """The given fields that a request has, most of them under the same names."""
-        given = {name: getattr(self, name) for name in PASSED} | {"slo_s": self.slo_ms and self.slo_ms / 1000}
+        slo_s = self.slo_ms and max(self.slo_ms / 1000, MIN_SLO_S)
+        given = {name: getattr(self, name) for name in PASSED} | {"slo_s": slo_s}
         return {name: value for name, value in given.items() if value is not None}
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:

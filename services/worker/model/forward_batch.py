@@ -21,12 +21,16 @@ from shared.messages.requests import CHANGES, Sampling
 NONE: Int64 = np.zeros(0, dtype=np.int64)
 NO_BITS: UInt8 = np.zeros((0, 0), dtype=np.uint8)
 SAMPLING = np.dtype([(name, np.float64) for name in Sampling.__struct_fields__ if name not in CHANGES])
+MIN_TEMPERATURE = 1e-6  # above 0, which is greedy; logits over a lower one could be infinite
 _sampling_of = attrgetter(*SAMPLING.names or ())
 
 
 def sampling_table(rows: Sequence[Sampling]) -> NDArray[Any]:
     """A structured array with a column for each field, as float64, without those that change logits. Shapes: [N]."""
-    return np.array([_sampling_of(row) for row in rows], dtype=SAMPLING)
+    table = np.array([_sampling_of(row) for row in rows], dtype=SAMPLING)
+    temperatures: Float64 = table["temperature"]
+    np.maximum(temperatures, MIN_TEMPERATURE, out=temperatures, where=temperatures > 0)
+    return table
 
 
 def slices_of(counts: Int64) -> list[slice]:

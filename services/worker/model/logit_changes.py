@@ -16,6 +16,8 @@ from torch import Tensor
 from shared.arrays import Bool, Float64, Int32, Int64
 from shared.messages.requests import Sampling
 
+MIN_DIVISOR = 1e-3  # a lower one could make a logit infinite
+
 PutOnDevice = Callable[[Sequence[NDArray[Any]]], list[Tensor]]
 
 
@@ -64,7 +66,7 @@ class RequestChanges:
             rows,
             np.concatenate([self.tokens, unique[~is_known]]),
             np.append(self.bias, np.zeros(more)),
-            np.where(is_repeated, penalties.repetition_penalty, 1.0),
+            np.where(is_repeated, max(penalties.repetition_penalty, MIN_DIVISOR), 1.0),
             penalties.frequency_penalty * counts + penalties.presence_penalty * (counts > 0),
         )
 

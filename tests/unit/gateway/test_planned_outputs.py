@@ -9,10 +9,11 @@ from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.infill import DEFAULT_HOLE_TOKENS
 from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.plan import BodyPlanner
-from services.gateway.api.request_models import TextBody
+from services.gateway.api.request_models import MAX_SLO_MS, TextBody
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ANONYMOUS
 from shared.arrays import unpack_int32
+from shared.bus.codec import decode, encode
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import Request
 from shared.pinned import FREE
@@ -70,6 +71,25 @@ async def test_the_prompts_of_questions_are_not_held_at_once(text: TextModel) ->
     finally:
         tracemalloc.stop()
     assert peak_bytes < 20 * 10**6
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({name: 5e-324} for name in ("slo_ms", "temperature", "repetition_penalty", "top_p", "min_threshold")),
+        {
+            "slo_ms": MAX_SLO_MS,
+            "temperature": 2,
+            "repetition_penalty": 10,
+            "seed": 2**63 - 1,
+            "n": 1,
+            "top_k": 2**31 - 1,
+        },
+    ],
+)
+async def test_a_body_of_extreme_values_becomes_a_valid_request(text: TextModel, fields: dict[str, Any]) -> None:
+    request = await build(text, **fields)
+    assert decode(encode(request), Request) == request
 
 
 def layout(text: TextModel, request: Request) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from services.worker.engine.engine import Engine
-from services.worker.model.logit_changes import RequestChanges, change_logits
+from services.worker.model.logit_changes import MIN_DIVISOR, RequestChanges, change_logits
 from services.worker.model.model_runner import Runner
 from shared.arrays import Float64, pack_int32
 from shared.messages.requests import Sampling
@@ -38,7 +38,7 @@ def plain(logits: Float64, sampling: Sampling, prompt: list[int], written: list[
     for token in range(len(changed)):
         changed[token] += sampling.logit_bias.get(token, 0.0)
         if token in prompt or token in written:
-            divisor = sampling.repetition_penalty
+            divisor = max(sampling.repetition_penalty, MIN_DIVISOR)
             changed[token] = changed[token] / divisor if changed[token] > 0 else changed[token] * divisor
         changed[token] -= sampling.frequency_penalty * written.count(token)
         changed[token] -= sampling.presence_penalty * (token in written)
@@ -48,7 +48,9 @@ def plain(logits: Float64, sampling: Sampling, prompt: list[int], written: list[
 @given(
     prompt=st.lists(st.integers(0, 11), max_size=6),
     written=st.lists(st.integers(0, 11), max_size=10),
-    fields=st.sampled_from([*FIELDS[:5], {**ALL, "logit_bias": {0: -3.0, 11: 2.0, 4: 100.0}}]),
+    fields=st.sampled_from(
+        [*FIELDS[:5], {"repetition_penalty": 5e-324}, {**ALL, "logit_bias": {0: -3.0, 11: 2.0, 4: 100.0}}]
+    ),
     parts=st.sampled_from([1, 2, 3]),
 )
 def test_logits_are_those_of_a_plain_computation(

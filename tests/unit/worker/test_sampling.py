@@ -8,8 +8,10 @@ from torch import Tensor
 
 from services.worker.model import sampling
 from services.worker.model.canvas_sampling import combine_parts, read_canvas
+from services.worker.model.forward_batch import sampling_table
 from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
 from services.worker.model.truncation import Truncation, lowest_logits
+from shared.messages.requests import Sampling
 from tests.support.engines import engine_of
 from tests.support.random_model import MASK_ID
 from tests.support.steps import Decode, decode_together
@@ -49,6 +51,15 @@ def noise(rows: int, temperature: float) -> Noise:
         step=torch.zeros(rows, dtype=torch.int64),
         position=torch.arange(rows),
     )
+
+
+@pytest.mark.parametrize("temperature", [1e-38, 5e-324])
+@pytest.mark.parametrize("after_temperature", [False, True])
+def test_a_temperature_near_0_draws_the_most_probable_token(temperature: float, after_temperature: bool) -> None:
+    [applied] = sampling_table([Sampling(temperature=temperature)])["temperature"].tolist()
+    tokens, confidences = pick(logits(5), noise(5, applied), after_temperature=after_temperature)
+    assert torch.equal(tokens, logits(5).argmax(dim=-1))
+    assert confidences.isfinite().all()
 
 
 def test_greedy_picks_the_most_probable_token_with_its_probability() -> None:
