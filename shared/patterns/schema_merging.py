@@ -221,7 +221,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
 
 
 def _opposite(refused: Any) -> Any:
-    """What is known of the values that a schema about a single property refuses."""
+    """A schema of the values that another one, about a single property, refuses; true if it is not known."""
     match refused:
         case {"properties": {**properties}, **rest} if len(properties) == 1 and not rest:
             return {"type": "object", "required": list(properties)}

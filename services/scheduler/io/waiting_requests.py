@@ -14,7 +14,7 @@ from shared.messages.requests import Arrival
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """What the scheduler keeps of a request beside its prompt: its place in the order of service."""
+    """A received request without its prompt."""
 
     delivery: Delivery
     arrival: Arrival
