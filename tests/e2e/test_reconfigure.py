@@ -1,7 +1,6 @@
 """The embedded cluster replaces its instances while it serves."""
 
 import json
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +16,9 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.timeout(400)  # many process starts, beside other tests
 
 
-def ended(bus: Bus, number: int) -> Callable[[], Awaitable[bool]]:
+async def ended(bus: Bus, number: int) -> bool:
     """Whether `number` plans have been executed."""
-
-    async def condition() -> bool:
-        return len([plan for plan in await changes(bus) if plan.state is not PlanState.RUNNING]) >= number
-
-    return condition
+    return len([plan for plan in await changes(bus) if plan.state is not PlanState.RUNNING]) >= number
 
 
 async def changes(bus: Bus) -> list[PlanRecord]:
@@ -38,9 +33,9 @@ async def test_more_load_turns_one_tp_2_into_two_tp_1_and_less_turns_them_back(
     with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:
         async with under_load(stack) as (load, bus):
             load.rps = HEAVY_RPS
-            await until(ended(bus, 1), LIMIT_S)
+            await until(partial(ended, bus, 1), LIMIT_S)
             load.rps = LIGHT_RPS
-            await until(ended(bus, 2), LIMIT_S)
+            await until(partial(ended, bus, 2), LIMIT_S)
             first, second = (await changes(bus))[:2]
         assert set(load.statuses) == {200}, load.statuses
         assert [[spec.gpus for spec in plan.target] for plan in (first, second)] == [[(0,), (1,)], [(0, 1)]]
@@ -55,11 +50,11 @@ async def test_a_plan_completes_despite_a_killed_reconfigurator_and_worker(
     with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:
         async with under_load(stack) as (load, bus):
             load.rps = HEAVY_RPS
-            await until(running_plan(bus), LIMIT_S)
+            await until(partial(has_running_plan, bus), LIMIT_S)
             stack.program("services.reconfigurator").kill()
             await until(partial(serves, stack, 1), LIMIT_S)
             stack.program("services.worker").kill()
-            await until(ended(bus, 1), LIMIT_S)
+            await until(partial(ended, bus, 1), LIMIT_S)
             [plan] = await changes(bus)
         assert set(load.statuses) == {200}, load.statuses
         assert plan.state is PlanState.DONE, plan.events
@@ -72,10 +67,5 @@ async def serves(stack: Stack, tp_degree: int) -> bool:
     return any(i["tp_degree"] == tp_degree and i["state"] == "ready" for i in report["instances"])
 
 
-def running_plan(bus: Bus) -> Callable[[], Awaitable[bool]]:
-    """Whether a plan is running."""
-
-    async def condition() -> bool:
-        return any(plan.state is PlanState.RUNNING for plan in await changes(bus))
-
-    return condition
+async def has_running_plan(bus: Bus) -> bool:
+    return any(plan.state is PlanState.RUNNING for plan in await changes(bus))

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import nats
 import openai
 import pytest
 
-from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.up_options import DEMO_MODEL
 from tests.support.benchmark_files import write_benchmark_files
-from tests.support.demo_questions import MODEL, answer, question
+from tests.support.demo_questions import MODEL, answer
 from tests.support.judge_server import judge_server
 from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
 
@@ -77,16 +75,6 @@ async def test_a_form_concerns_the_whole_text_of_a_template(stack: Stack) -> Non
         refused = await http.post("/v1/completions", json=body)
     assert refused.status_code == 400
     assert "does not match the pattern" in refused.json()["error"]["message"]
-
-
-async def test_a_producer_on_the_bus_is_served_by_the_same_instances(stack: Stack) -> None:
-    bus = await nats.connect(read_addresses(stack.data_dir).nats_url)
-    outcomes = await bus.subscribe("dilaserve.cell0.outcomes.from-a-producer")
-    request = {"request_id": "from-a-producer", "prompt": question(1), "output_tokens": 64, "slo_s": 60}
-    await bus.jetstream().publish("dilaserve.cell0.requests", json.dumps(request).encode())
-    outcome = json.loads((await outcomes.next_msg(timeout=60)).data)
-    assert (outcome["status"], outcome["output_tokens"]) == ("completed", 64)
-    await bus.close()
 
 
 # --- `dilaserve bench` ---

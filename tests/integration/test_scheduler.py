@@ -23,7 +23,6 @@ from shared.messages.requests import (
     Cancel,
     Outcome,
     OutcomeStatus,
-    Progress,
     Request,
     UnfinishedQuery,
     UnfinishedRequests,
@@ -124,17 +123,6 @@ async def test_garbage_on_every_subject_is_logged_and_serving_continues(shared: 
     assert "Traceback" not in log
 
 
-async def test_progress_streams_every_token_before_the_outcome(shared: Cluster) -> None:
-    async with shared.instance():
-        progress = await shared.bus.nc.subscribe(shared.bus.subjects.progress("streamed"))
-        await shared.outcome(Request(request_id="streamed", prompt="x", output_tokens=32, stream=True))
-        seen: set[int] = set()
-        while len(seen) < 32:
-            message = decode((await progress.next_msg(timeout=LIMIT_S)).data, Progress)
-            seen |= set(memoryview(message.positions).cast("i"))
-        assert seen == set(range(32))
-
-
 @pytest.mark.parametrize("payload", [b"", b"{}", encode(Cancel(reason="enough"))])
 async def test_a_cancelled_request_ends_as_cancelled(shared: Cluster, payload: bytes) -> None:
     subjects, request_id = shared.bus.subjects, f"cancelled-{next(numbers)}"
@@ -177,24 +165,6 @@ async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repe
             assert refused.error.retry_after_s == MAX_RETRY_S
             repeated = await cluster.outcome(replace(request, slo_s=LIMIT_S))
             assert repeated.status is OutcomeStatus.COMPLETED
-
-
-async def test_requests_of_a_killed_scheduler_are_served_by_the_next(cluster: Cluster) -> None:
-    subjects = cluster.bus.subjects
-    outcomes = await cluster.bus.nc.subscribe(subjects.outcomes("*"))
-    with service("scheduler", cluster.settings, cluster.log) as first:
-        for i in range(5):
-            await cluster.bus.store(subjects.requests, Request(request_id=f"r{i}", prompt="x", output_tokens=32))
-        stream = subjects.stream("REQUESTS")
-        await eventually(
-            lambda: cluster.bus.js.consumers_info(stream), lambda found: any(c.num_ack_pending == 5 for c in found)
-        )
-        first.kill()
-    with service("scheduler", cluster.settings, cluster.log):
-        async with cluster.instance():
-            ended = [decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome) for _ in range(5)]
-    assert {o.request_id for o in ended} == {f"r{i}" for i in range(5)}
-    assert {o.status for o in ended} == {OutcomeStatus.COMPLETED}
 
 
 @pytest.mark.slow

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import msgspec
@@ -21,60 +20,43 @@ from tests.support.waiting import reached, until
 CLIENTS = 3  # that keep their connection, and as many that open one for each request
 
 
-@dataclass
-class Load:
-    """Clients that send their next request when they have a reply."""
+@contextlib.asynccontextmanager
+async def load(shared: socket.socket) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Clients that send their next request when they have a reply; none may fail. Yields: a wait for more replies."""
+    url, statuses, stopped = f"http://127.0.0.1:{shared.getsockname()[1]}", list[int](), asyncio.Event()
 
-    url: str
-    statuses: list[int] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-
-    async def one_client(self, stopped: asyncio.Event, *, keeps_connection: bool) -> None:
-        headers = {} if keeps_connection else {"Connection": "close"}
-        async with httpx.AsyncClient(timeout=LIMIT_S, headers=headers) as http:
+    async def one_client(headers: dict[str, str]) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S, headers=headers) as http:
             while not stopped.is_set():
-                try:
-                    self.statuses.append((await http.post(f"{self.url}/v1/chat/completions", json=CHAT)).status_code)
-                except httpx.TransportError as error:
-                    self.errors.append(repr(error))
+                statuses.append((await http.post("/v1/chat/completions", json=CHAT)).status_code)
 
-    async def further(self, replies: int) -> None:
-        """Wait for this number of replies more."""
-        wanted = len(self.statuses) + replies
-        await reached(lambda: len(self.statuses) >= wanted)
+    async def further() -> None:
+        wanted = len(statuses) + 4 * CLIENTS
+        await reached(lambda: len(statuses) >= wanted)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        stopped = asyncio.Event()
-        clients = [
-            asyncio.create_task(self.one_client(stopped, keeps_connection=keeps))
-            for keeps in (True, False)
-            for _ in range(CLIENTS)
-        ]
-        try:
-            yield
-        finally:
-            stopped.set()
-            await asyncio.gather(*clients)
+    async with asyncio.TaskGroup() as clients:
+        for headers in ({}, {"Connection": "close"}):
+            for _ in range(CLIENTS):
+                clients.create_task(one_client(headers))
+        yield further
+        stopped.set()
+    assert set(statuses) == {200}
 
 
 async def test_no_request_fails_while_a_gateway_is_drained_and_replaced(
     settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, shared: socket.socket
 ) -> None:
-    load = Load(f"http://127.0.0.1:{shared.getsockname()[1]}")
     async with contextlib.AsyncExitStack() as gateways:
         first, second = [await gateways.enter_async_context(running(settings, text, shared=shared)) for _ in range(2)]
         for gateway in (first, second):
             await gateway.until("ready")
-        async with load.running():
-            await load.further(4 * CLIENTS)
+        async with load(shared) as further:
+            await further()
             await first.drain()
-            await load.further(4 * CLIENTS)
+            await further()
             await gateways.enter_async_context(running(settings, text, shared=shared))
             await second.drain()
-            await load.further(4 * CLIENTS)
-    assert set(load.statuses) == {200}
-    assert load.errors == []
+            await further()
 
 
 async def test_a_draining_gateway_finishes_its_requests_and_closes_their_connections(
@@ -120,10 +102,8 @@ async def test_a_gateway_that_is_not_ready_leaves_connections_to_the_others(
 ) -> None:
     absent, stop = msgspec.structs.replace(settings, cell="absent", listener_fd=shared.fileno()), asyncio.Event()
     starting = asyncio.create_task(serve(absent, [text], [shared.dup()], stop))
-    load = Load(f"http://127.0.0.1:{shared.getsockname()[1]}")
-    async with running(settings, text, shared=shared), load.running():
-        await load.further(4 * CLIENTS)
-    assert set(load.statuses) == {200}
+    async with running(settings, text, shared=shared), load(shared) as further:
+        await further()
     assert not starting.done()
     stop.set()
     async with asyncio.timeout(LIMIT_S):

@@ -155,20 +155,6 @@ def test_a_request_whose_state_is_missing_steps_again_without_other_events(looka
     finish_all(cell)
 
 
-@LOOKAHEADS
-@pytest.mark.parametrize("seconds", [0.0, 100.0])
-def test_requests_that_sit_out_leave_a_draining_instance(lookahead: int, seconds: float) -> None:
-    """At once at the start of a block, or after the drain time."""
-    cell = cell_of("r2", lookahead=lookahead, moves=MigrationPolicy.AT_RECOMPUTE)
-    submit(cell, 1, 2)
-    assert cell.core.table.instance[row_of(cell, "r2")] == 0
-    cell.cycle([cell.heartbeat("a-1", drain_s=seconds)])
-    cell.start_worker("b-1")
-    assert cell.core.table.instance[row_of(cell, "r2")] == 1
-    assert "r2" in dict(sent(cell, "b-1"))
-    finish_all(cell)
-
-
 def test_an_index_that_is_used_again_counts_batches_from_one() -> None:
     cell = cell_of(lookahead=1)
     submit(cell, 1)
