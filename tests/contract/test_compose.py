@@ -30,13 +30,6 @@ def test_every_variable_is_listed_with_its_default(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
-def test_the_gateway_can_require_api_keys(file: str) -> None:
-    gateway = re.search(r"^  gateway:\n(?:    .*\n)+", (COMPOSE / file).read_text(), re.MULTILINE)
-    assert gateway
-    assert {"DILASERVE_AUTH", "DILASERVE_DATABASE_URL"} <= set(re.findall(r"^      (\w+):", gateway[0], re.MULTILINE))
-
-
-@pytest.mark.parametrize("file", ["docker-compose.yml", "swarm.yml"])
 def test_each_service_uses_its_own_user_of_the_bus_with_a_password_to_choose(file: str) -> None:
     text = (COMPOSE / file).read_text()
     url = r"^      DILASERVE_(?:WORKER_|STATUS_)?NATS_URL: nats://(\w+):\$\{(\w+):\?.+\}@nats:4222(?: #.*)?$"

@@ -88,7 +88,9 @@ def test_kernels_are_compiled_into_a_volume_as_no_code_runs_from_tmp(system: dic
 
 
 def test_clients_need_a_key_unless_a_variable_is_false(system: dict[str, Any]) -> None:
-    assert _default(system["services"]["gateway"]["environment"]["DILASERVE_AUTH"]) == "true"
+    environment = system["services"]["gateway"]["environment"]
+    assert _default(environment["DILASERVE_AUTH"]) == "true"
+    assert "DILASERVE_DATABASE_URL" in environment  # which has the keys
 
 
 def test_ports_of_one_machine_are_on_the_loopback_address() -> None:

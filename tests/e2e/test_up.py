@@ -43,15 +43,6 @@ def test_a_request_is_served_by_one_of_the_two_instances(stack: Stack) -> None:
     assert set(served["instances"]) <= stack.instances()
 
 
-@pytest.mark.slow
-def test_a_killed_worker_is_restarted(stack: Stack) -> None:
-    reached(lambda: len(stack.instances()) == 2)
-    before = stack.instances()
-    stack.program("services.worker").kill()
-    reached(lambda: len(stack.instances()) == 2 and stack.instances() != before)
-    assert stack.complete("how many pears?").status_code == 200
-
-
 @pytest.mark.parametrize("server", ["nats-server", "postgres"])
 def test_serving_continues_after_a_killed_server(stack: Stack, server: str) -> None:
     killed = stack.program(server)

@@ -9,7 +9,9 @@ import pytest
 
 from dilaserve import cli
 from services.worker.engine.offline_decoder import RequestTrace, Trace
+from tests.support.canvas_model import write_canvas_model
 from tests.support.engines import assert_trace
+from tests.support.gemma_files import CANVAS
 from tests.support.golden import COPY, GoldenCase, threshold_cases
 from tests.support.refusal import refusal
 
@@ -64,6 +66,16 @@ def test_a_batch_decodes_like_the_reference(name: str, cache: str, tmp_path: Pat
 def test_two_ranks_decode_like_one(tmp_path: Path) -> None:
     cases = max(alike(threshold_cases(("llada/seed1",), MODES["dual"], COPY)), key=len)
     assert_as_the_reference(decode(cases, "dual", tmp_path, "--batch", "--tp", "2"), cases)
+
+
+@pytest.mark.slow
+def test_two_ranks_decode_canvases_like_one(tmp_path: Path) -> None:
+    model, unknown = write_canvas_model(tmp_path, rules={"max_denoising_steps": 4}, vocab_size=210), [0] * 2 * CANVAS
+    prompts = [3, 10, 17, 24, 31, 38, 45, 52], [5, 6, 7]
+    cases = [GoldenCase(f"{len(prompt)}", model, "block", 0.7, CANVAS, prompt, unknown, 0, []) for prompt in prompts]
+    found = [decode(cases, "block", tmp_path, "--batch", "--device", "cpu", "--tp", ranks) for ranks in ("1", "2")]
+    one, two = ([(each.output_ids, each.nfe) for each in requests] for requests in found)
+    assert one == two
 
 
 def test_decoding_stops_after_the_block_that_ends_the_text(tmp_path: Path) -> None:

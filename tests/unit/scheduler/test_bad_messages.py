@@ -75,14 +75,6 @@ def test_a_request_with_only_invalid_results_fails_after_three_attempts() -> Non
     assert "no valid answer" in finish.error
 
 
-def test_after_an_invalid_result_the_step_runs_on_another_instance() -> None:
-    core, worker = core_with("a-1", "b-1"), ScriptedWorker("a-1", per_step=4)
-    [sent] = jobs_in(core.cycle([arrival("r")], ARRIVAL_S))
-    results = msgspec.structs.replace(worker.run(sent.jobs), instance_id=sent.instance_id)
-    [again] = jobs_in(core.cycle([with_first(results, "tokens", -1)], ARRIVAL_S))
-    assert again.instance_id != sent.instance_id
-
-
 def test_the_top_tokens_of_a_late_result_are_dropped() -> None:
     core, worker = core_with("a-1"), ScriptedWorker("a-1", per_step=4)
     [sent] = jobs_in(core.cycle([arrival("r", logprobs=True, top_logprobs=1)], ARRIVAL_S))

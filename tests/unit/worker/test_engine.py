@@ -82,14 +82,6 @@ def test_a_request_larger_than_a_batch_runs_alone() -> None:
     assert tickets(run_step(engine_of(tokens=8), jobs_for([request(1)]))) == [1]
 
 
-def test_a_step_that_ran_does_not_run_again() -> None:
-    engine = engine_of()
-    jobs = jobs_for([request(1)])
-    run_step(engine, jobs)
-    engine.accept(msgspec.structs.replace(jobs, states=[]))
-    assert engine.iterate() is None
-
-
 def test_a_job_without_a_state_is_reported_missing() -> None:
     results = run_step(engine_of(), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
     assert unpack_int64(results.missing).tolist() == [7]

@@ -175,6 +175,18 @@ def test_a_split_model_matches_the_reference_trace(name: str) -> None:
             assert_trace(decode_together([CaseRequest("a", case.prompt)], runner, options)[0], case)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("name", SETS)
+def test_ranks_together_decode_every_case_like_the_reference(name: str, tp: int) -> None:
+    choice = ModelChoice(str(GOLDEN / name), dtype="float32", tp=tp, threads=1)
+    with open_runner(choice, CacheSize(64, 4096)) as ranks:
+        for mode in MODES:
+            if cases := threshold_cases((name,), (mode,)):
+                assert_traces(decode_cases(cases, ranks), cases)
+
+
 @pytest.mark.parametrize(("name", "degree"), [("llada2/seed1", 4), ("sdar/seed1", 4)])
 def test_a_degree_that_does_not_fit_is_refused_in_one_line(name: str, degree: int) -> None:
     with pytest.raises(ValueError, match=f"degree {degree}") as caught:
