@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 
 from shared.bus.client import Bus
 from shared.bus.codec import decode
@@ -76,11 +77,16 @@ class Results:
     def __init__(self) -> None:
         self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def subscribe(self, bus: Bus, instance_id: str) -> None:
-        async def receive(msg: object) -> None:
-            self._arrived.put_nowait(msg.data)  # type: ignore[attr-defined]
+    @classmethod
+    async def of(cls, bus: Bus, instance: Instance) -> "Results":
+        """Those from now on."""
+        results = cls()
 
-        await bus.nc.subscribe(bus.subjects.step_results(instance_id), cb=receive)
+        async def receive(msg: Msg) -> None:
+            results._arrived.put_nowait(msg.data)
+
+        await bus.nc.subscribe(bus.subjects.step_results(instance.instance_id), cb=receive)
+        return results
 
     @property
     def is_empty(self) -> bool:

@@ -40,7 +40,7 @@ class ScriptedCell:
         return commands
 
     def answers(self, commands: list[Command]) -> list[Event]:
-        return [self.workers[c.instance_id].run(c.jobs) for c in jobs_in(commands)]
+        return [results for c in jobs_in(commands) for results in self.workers[c.instance_id].run_each(c.jobs)]
 
     def answer(self, commands: list[Command]) -> list[Command]:
         return self.send(*self.answers(commands))

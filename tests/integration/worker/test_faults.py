@@ -108,8 +108,8 @@ async def test_an_instance_that_begins_to_compute_wrong_is_quarantined(
     bus: Bus, registered: Registrations, faulty_worker: StartFaulty
 ) -> None:
     with faulty_worker(_garbage) as worker:
-        instance, results = await registered.instance(), Results()
-        await results.subscribe(bus, instance.instance_id)
+        instance = await registered.instance()
+        results = await Results.of(bus, instance)
         await run_a_step(bus, instance)
         quarantined = await registered.instance(InstanceState.QUARANTINED)
         assert "its canary differs from its own earlier one" in quarantined.quarantine
@@ -153,9 +153,9 @@ async def test_after_an_out_of_memory_error_the_registered_limit_falls_and_recov
         return lambda change: isinstance(change, Instance) and (change.max_batch_tokens < NORMAL_TOKENS) == is_low
 
     with faulty_worker(_short_of_memory_once) as worker:
-        instance, results = await registered.instance(), Results()
+        instance = await registered.instance()
         assert instance.max_batch_tokens == NORMAL_TOKENS
-        await results.subscribe(bus, instance.instance_id)
+        results = await Results.of(bus, instance)
         decodes = [Decode(ticket, [1, 2, 3], 32, 32, 1.0, instance.model.mask_token_id) for ticket in range(4)]
         for step in range(20):
             await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for(decodes))
@@ -188,8 +188,8 @@ async def test_steps_that_cross_the_announcement_of_a_drain_are_run(
     bus: Bus, registered: Registrations, faulty_worker: StartFaulty
 ) -> None:
     with faulty_worker(_patient) as worker:
-        instance, results = await registered.instance(), Results()
-        await results.subscribe(bus, instance.instance_id)
+        instance = await registered.instance()
+        results = await Results.of(bus, instance)
         await run_a_step(bus, instance)
         await results.next()
         assert worker.pid is not None

@@ -44,8 +44,7 @@ async def test_golden_cases_decode_over_the_bus_until_a_drain(
     cases = threshold_cases(("llada/seed1",), ("none",), COPY)[:4]
     mask_id = instance.model.mask_token_id
     decodes = [Decode(i, c.prompt, len(c.output), c.block_length, c.threshold, mask_id) for i, c in enumerate(cases)]
-    results = Results()
-    await results.subscribe(bus, instance.instance_id)
+    results = await Results.of(bus, instance)
     subject = bus.subjects.steps(instance.instance_id)
     for garbage in (b"", b"\xff\x00", b"{", b'{"epoch": "x"}', b"\x81\xa5epoch\x01" * 3):
         await bus.nc.publish(subject, garbage)
@@ -87,8 +86,7 @@ async def test_the_registration_is_renewed_and_deleted_after_the_waiting_jobs(
     assert (first.gpus, first.tp_degree, first.device) == ([3], 1, "cpu")
     assert LatencyProfile.from_csv(first.profile).tp_degrees == [1]
     assert second.heartbeat > first.heartbeat
-    results = Results()
-    await results.subscribe(bus, first.instance_id)
+    results = await Results.of(bus, first)
     decodes = [Decode(i, [1, 2, 3], 32, 32, 0.9, first.model.mask_token_id) for i in range(8)]
     await bus.publish(bus.subjects.steps(first.instance_id), jobs_for(decodes))
     ran = read_results(await results.next(), decodes)
@@ -136,8 +134,7 @@ async def test_a_worker_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
         async with new_cell(server, "restart") as bus:
             again = await _first_instance(bus)
             assert again.instance_id == instance.instance_id
-            results = Results()
-            await results.subscribe(bus, instance.instance_id)
+            results = await Results.of(bus, instance)
             decode = Decode(1, [1, 2, 3], 32, 32, 0.9, instance.model.mask_token_id)
             await bus.publish(bus.subjects.steps(instance.instance_id), jobs_for([decode]))
             assert read_results(await results.next(), [decode]) == [decode]

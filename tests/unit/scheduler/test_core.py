@@ -29,6 +29,7 @@ from shared.messages.requests import OutcomeStatus, Request
 from shared.messages.steps import StepFailure, StepKind, StepResults
 from tests import builders
 from tests.builders import END_ID, EPOCH, MASK_ID, draining, registered, scheduler_core
+from tests.support.scripted_cell import ScriptedCell
 from tests.support.scripted_worker import ScriptedWorker as Worker
 
 
@@ -55,15 +56,9 @@ def serve(
     core: SchedulerCore, workers: dict[str, Worker], commands: list[Command], now_s: float = 101.0
 ) -> list[FinishRequest]:
     """Answer every job until none is left. Returns: the finished requests."""
-    finished = of_kind(commands, FinishRequest)
-    for _ in range(1000):
-        sent = of_kind(commands, SendJobs)
-        if not sent:
-            return finished
-        done = [results for c in sent for results in workers[c.instance_id].run_each(c.jobs)]
-        commands = core.cycle(done, now_s)
-        finished += of_kind(commands, FinishRequest)
-    raise AssertionError("the requests do not end")
+    cell = ScriptedCell(core, workers, of_kind(commands, FinishRequest), now_s)
+    cell.serve(commands)
+    return cell.finished
 
 
 def test_a_request_without_a_seed_has_its_own_reproducible_seed() -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from services.scheduler.algorithms.placement import may_find_room, place_in_order, token_load
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import Command, Event, InstanceLost, InstanceUpdated, RequestCancelled
+from services.scheduler.events import Command, InstanceLost, InstanceUpdated, RequestCancelled
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.prefix_index import PrefixIndex
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.messages.instances import InstanceState
 from tests.builders import arrival
-from tests.support.scripted_cell import jobs_in, make_cell, registered
+from tests.support.scripted_cell import make_cell, registered
 from tests.support.scripted_worker import ScriptedWorker
 
 
@@ -54,9 +54,7 @@ def test_no_instance_exceeds_its_batch_or_cache_capacity(policy: str, data: st.D
     cell.workers = {name: ScriptedWorker(name, per_step=16) for name in limits}
     commands: list[Command] = []
     for turn in range(12):
-        events: list[Event] = [
-            results for c in jobs_in(commands) for results in cell.workers[c.instance_id].run_each(c.jobs)
-        ]
+        events = cell.answers(commands)
         for chance in data.draw(st.sets(st.sampled_from(["arrive", "leave", "join", "drain", "cancel"]), max_size=3)):
             name = data.draw(st.sampled_from(list(limits)))
             match chance:
