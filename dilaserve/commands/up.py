@@ -37,7 +37,7 @@ def up(options: UpOptions) -> None:
     from dilaserve.stack.ports import check_free  # noqa: PLC0415
     from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
     from dilaserve.stack.services import option_settings  # noqa: PLC0415
-    from services.gateway.tls import server_tls  # noqa: PLC0415
+    from services.gateway.listeners import server_tls  # noqa: PLC0415
     from shared.bus.users import BusUser  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.settings import ServiceSettings, read_settings, to_environ  # noqa: PLC0415

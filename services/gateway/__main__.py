@@ -27,13 +27,12 @@ from services.gateway.batches.batch_runner import BatchRunner
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.http_server import CHECK_S, Server
-from services.gateway.listeners import listeners
+from services.gateway.listeners import listeners, server_tls
 from services.gateway.model_cells import ModelCells
 from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
 from services.gateway.stores.batch_store import BatchStore
 from services.gateway.stores.file_store import FileStore
-from services.gateway.tls import server_tls
 from shared.api_keys import ANONYMOUS
 from shared.bus.client import Bus
 from shared.errors import RetryLater

@@ -10,11 +10,10 @@ from services.gateway.api.errors import install_error_handlers
 from services.gateway.api.openapi import ERRORS, install_openapi
 from services.gateway.api.routes.batches import batch_routes, file_routes
 from services.gateway.api.routes.cluster import cluster_routes
-from services.gateway.api.routes.completions import completion_routes
+from services.gateway.api.routes.completions import MESSAGES_PATH, completion_routes, message_routes
 from services.gateway.api.routes.console import install_console
 from services.gateway.api.routes.health import health_routes
 from services.gateway.api.routes.keys import key_routes
-from services.gateway.api.routes.messages import MESSAGES_PATH, message_routes
 from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
 from services.gateway.api.routes.tokens import token_routes

@@ -56,9 +56,8 @@ SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {"string": string, "n
 
 
 def schema_part(schema: Any, field: str = "schema", left_out: list[str] | None = None) -> FormPart:
-    """The texts of a JSON schema. `left_out` gets the fields of what cannot be written and is not
-    needed. Raises: BadInput naming the
-    field with what is not supported."""
+    """The texts of a JSON schema. `left_out` gets the fields of what cannot be written and is not needed. Raises:
+    BadInput naming the field with what is not supported."""
     return schema_parts({field: schema}, [] if left_out is None else left_out)[0]
 
 

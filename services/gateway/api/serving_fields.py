@@ -2,11 +2,11 @@
 from the operator's tables for OpenAI's fields `service_tier` and `reasoning_effort`."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.datastructures import Headers
 
 from services.gateway.api.request_models import MAX_SLO_MS, BlockLength, Priority, ServedBody, SloMs, Threshold
@@ -15,9 +15,10 @@ from shared.errors import BadInput
 
 PREFIX = "X-Dilaserve-"
 NEUTRAL_TIERS = ("auto", "default")
-MAX_PRIORITY = 100  # of a tier, and the lowest is its negative
-TIER = re.compile(r"([A-Za-z0-9_-]+)=([0-9]{1,8})(?::(-?[0-9]{1,3}))?")
-EFFORT = re.compile(r"([A-Za-z0-9_-]+)=([0-9]{0,2}\.?[0-9]{1,6})")
+TIER = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<slo_ms>[0-9]{1,8})(?::(?P<priority>-?[0-9]{1,3}))?")
+EFFORT = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<min_threshold>[0-9]{0,2}\.?[0-9]{1,6})")
+ACCEPTED_TIER = f"NAME=SLO_MS or NAME=SLO_MS:PRIORITY, such as flex=60000:-20; up to {MAX_SLO_MS} ms, -100 to 100"
+ACCEPTED_EFFORT = "NAME=THRESHOLD, such as high=0.9; 0 to 1"
 
 Fields = Mapping[str, float]  # values by the body's field
 
@@ -30,9 +31,9 @@ def header_name(name: str) -> str:
 
 
 class HeaderFields(BaseModel):
-    """The fields that a client may send as headers. Their values are texts, so numbers are read from them."""
+    """The fields that a client may send as headers, or an operator's tables have. Their numbers are read from texts."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=header_name)
+    model_config = ConfigDict(frozen=True, alias_generator=header_name, populate_by_name=True)
 
     slo_ms: SloMs | None = None
     priority: Priority | None = None
@@ -53,23 +54,31 @@ class ServingTables:
     @classmethod
     def read(cls, tiers: Sequence[str], efforts: Sequence[str]) -> Self:
         """From the settings `service_tiers` and `reasoning_efforts`. Raises: BadInput naming the wrong entry."""
-        return cls(_table("service_tiers", tiers, _tier), _table("reasoning_efforts", efforts, _effort))
+        of_tiers = _table("service_tiers", tiers, TIER, ACCEPTED_TIER)
+        return cls(of_tiers, _table("reasoning_efforts", efforts, EFFORT, ACCEPTED_EFFORT))
 
     def ignored(self, body: ServedBody) -> list[str]:
         """The fields of the body that have no effect, as their table is empty."""
-        name, effort = body.effort
-        has_tier, has_effort = body.service_tier not in (None, *NEUTRAL_TIERS), effort is not None
-        return ["service_tier"] * (has_tier and not self.tiers) + [name] * (has_effort and not self.efforts)
+        return [field for field, _, table in self._chosen(body) if not table]
 
     def fields_of(self, body: ServedBody) -> dict[str, float]:
         """The fields that the body's tier and effort name. Raises: ApiError 400 for an unknown one."""
         fields: dict[str, float] = {}
-        if body.service_tier is not None and body.service_tier not in NEUTRAL_TIERS and self.tiers:
-            fields |= _find("service_tier", body.service_tier, self.tiers, (*NEUTRAL_TIERS, *self.tiers))
-        name, effort = body.effort
-        if effort is not None and self.efforts:
-            fields |= _find(name, effort, self.efforts, self.efforts)
+        for field_name, name, table in self._chosen(body):
+            if table and name not in table:
+                accepted = ", ".join([*(NEUTRAL_TIERS if table is self.tiers else ()), *table])
+                message = f"{field_name} {name[:MAX_NAME_LENGTH]!r} is not known; accepted: {accepted}"
+                raise ApiError(400, message, param=field_name, code="unsupported_value")
+            fields |= table.get(name, {})
         return fields
+
+    def _chosen(self, body: ServedBody) -> Iterator[tuple[str, str, Mapping[str, Fields]]]:
+        """Each of the body's fields that names an entry of a table, the name, and the table."""
+        if body.service_tier is not None and body.service_tier not in NEUTRAL_TIERS:
+            yield "service_tier", body.service_tier, self.tiers
+        field_name, effort = body.effort
+        if effort is not None:
+            yield field_name, effort, self.efforts
 
 
 def with_serving_fields(body: B, headers: Headers, tables: ServingTables) -> B:
@@ -87,43 +96,23 @@ def with_serving_fields(body: B, headers: Headers, tables: ServingTables) -> B:
     return body.model_copy(update=missing) if missing else body
 
 
-def _find(param: str, name: str, table: Mapping[str, Fields], accepted: Iterable[str]) -> Fields:
-    if name not in table:
-        message = f"{param} {name[:MAX_NAME_LENGTH]!r} is not known; accepted: {', '.join(accepted)}"
-        raise ApiError(400, message, param=param, code="unsupported_value")
-    return table[name]
-
-
-def _table(setting: str, entries: Sequence[str], read: Callable[[str], tuple[str, Fields]]) -> dict[str, Fields]:
+def _table(setting: str, entries: Sequence[str], form: re.Pattern[str], accepted: str) -> dict[str, Fields]:
+    """Raises: BadInput naming the wrong entry."""
     table: dict[str, Fields] = {}
     for entry in entries:
-        name, fields = read(entry)
-        if name in table:
-            raise _invalid(setting, entry, f"the name {name} is used twice")
-        table[name] = fields
+        found, reason = form.fullmatch(entry), ""
+        try:
+            given = HeaderFields.model_validate(found.groupdict() if found is not None else {})
+        except ValidationError:
+            found = None
+        if found is None:
+            reason = f"accepted: {accepted}"
+        elif form is TIER and found["name"] in NEUTRAL_TIERS:
+            reason = f"{found['name']} always means no tier; choose another name"
+        elif found["name"] in table:
+            reason = f"the name {found['name']} is used twice"
+        if reason or found is None:
+            variable = f"DILASERVE_{setting.upper()}"
+            raise BadInput(f"{variable}: {entry!r}: {reason}", field=variable)
+        table[found["name"]] = given.model_dump(exclude_none=True)
     return table
-
-
-def _tier(entry: str) -> tuple[str, Fields]:
-    accepted = f"NAME=SLO_MS or NAME=SLO_MS:PRIORITY, such as flex=60000:-20; up to {MAX_SLO_MS} ms, -100 to 100"
-    found = TIER.fullmatch(entry)
-    if found is None:
-        raise _invalid("service_tiers", entry, f"accepted: {accepted}")
-    name, slo_ms, priority = found[1], int(found[2]), int(found[3] or 0)
-    if name in NEUTRAL_TIERS:
-        raise _invalid("service_tiers", entry, f"{name} always means no tier; choose another name")
-    if not 0 < slo_ms <= MAX_SLO_MS or abs(priority) > MAX_PRIORITY:
-        raise _invalid("service_tiers", entry, f"accepted: {accepted}")
-    return name, {"slo_ms": slo_ms} | ({"priority": priority} if found[3] else {})
-
-
-def _effort(entry: str) -> tuple[str, Fields]:
-    found = EFFORT.fullmatch(entry)
-    if found is None or float(found[2]) > 1:
-        raise _invalid("reasoning_efforts", entry, "accepted: NAME=THRESHOLD, such as high=0.9; 0 to 1")
-    return found[1], {"min_threshold": float(found[2])}
-
-
-def _invalid(setting: str, entry: str, reason: str) -> BadInput:
-    variable = f"DILASERVE_{setting.upper()}"
-    return BadInput(f"{variable}: {entry!r}: {reason}", field=variable)

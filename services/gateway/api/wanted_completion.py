@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from services.gateway.api.form_compiler import TOOLS, TextForm
-from services.gateway.api.infill import infill_output
-from services.gateway.api.output_room import output_room
+from services.gateway.api.outputs import infill_output, output_room
 from services.gateway.api.prompts import Prompt, unblocked
 from services.gateway.api.replies_and_chunks import Replies
 from services.gateway.api.text_forms import Form

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from services.gateway.api.form_compiler import FormCompiler
-from services.gateway.api.infill import DEFAULT_HOLE_TOKENS
 from services.gateway.api.openai_decisions.body import DecisionBody
+from services.gateway.api.outputs import DEFAULT_HOLE_TOKENS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import MAX_SLO_MS, TextBody
 from services.gateway.stores.conversations import Conversations

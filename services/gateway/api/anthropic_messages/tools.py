@@ -55,15 +55,15 @@ class CallBlock(Lenient):
 
 def named_tools(content: Any) -> Any:
     """Replace the references of a tool search's result by the names of the tools."""
-    return [_named(i, part) for i, part in enumerate(content)] if isinstance(content, list) else content
-
-
-def _named(index: int, part: Any) -> Any:
-    if kind_of(part) != "tool_reference":
-        return part
-    if not isinstance(name := part.get("tool_name"), str):
-        raise unsupported(f"part {index} must be of the form {{'type': 'tool_reference', 'tool_name': '...'}}")
-    return {"type": "text", "text": name}
+    if not isinstance(content, list):
+        return content
+    named = list(content)
+    for i, part in enumerate(content):
+        if kind_of(part) == "tool_reference":
+            if not isinstance(name := part.get("tool_name"), str):
+                raise unsupported(f"part {i} must be of the form {{'type': 'tool_reference', 'tool_name': '...'}}")
+            named[i] = {"type": "text", "text": name}
+    return named
 
 
 class ResultBlock(Lenient):

@@ -9,15 +9,18 @@ from pydantic import Field
 from services.gateway.api.openai_decisions.questions import AnyQuestion
 from services.gateway.api.openai_responses.body import InputItems, turns_of
 from services.gateway.api.openai_responses.replies import usage_of
+from services.gateway.api.openai_responses.response_models import ResponseUsage
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Turn, turn
 from services.gateway.api.replies_and_chunks import Json, Replies, serving
 from services.gateway.api.request_models import MAX_CHOICES, ServedBody
+from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprobs
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
+from services.gateway.view_models import ResponseModel
 from shared.messages.requests import Outcome
 from shared.text import TextModel
 
@@ -75,3 +78,46 @@ def _with_question(turns: Sequence[Turn], question: str) -> list[Turn]:
     if turns and turns[-1]["role"] == "user":
         return [*turns[:-1], turn("user", f"{turns[-1]['content']}\n\n{question}")]
     return [*turns, turn("user", question)]
+
+
+class QuestionAnswer(ResponseModel):
+    name: str | None = Field(description="of the question")
+    dilaserve: Serving
+
+
+class ConfidentAnswer(QuestionAnswer):
+    confidence: float = Field(description="the probability of the chosen label among all texts")
+
+
+class PredicateAnswer(QuestionAnswer):
+    type: Literal["predicate"]
+    probability: float = Field(description="that the statement is true")
+
+
+class ChoiceProbability(ResponseModel):
+    value: str | bool
+    probability: float
+
+
+class ChoiceAnswer(ConfidentAnswer):
+    type: Literal["choice"]
+    choice: str | bool = Field(description="the most probable value")
+    probabilities: list[ChoiceProbability] = Field(description="of all choices, in order; their sum is 1")
+
+
+class ScoreProbability(ResponseModel):
+    value: int = Field(description="the level's index")
+    label: str
+    probability: float
+
+
+class ScoreAnswer(ConfidentAnswer):
+    type: Literal["score"]
+    score: float = Field(description="the mean of the levels' indices, weighted by their probabilities")
+    probabilities: list[ScoreProbability] = Field(description="of all levels, in order; their sum is 1")
+
+
+class DecisionObject(ResponseModel):
+    model: str
+    answers: list[PredicateAnswer | ChoiceAnswer | ScoreAnswer] = Field(description="in the order of the questions")
+    usage: ResponseUsage

@@ -1,17 +1,24 @@
-"""POST /v1/chat/completions, /v1/completions, /v1/fim/completions, /v1/responses and /v1/decisions."""
+"""The routes whose bodies the model answers, and POST /v1/messages/count_tokens."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from services.gateway.admission.admission import key_of
+from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
+from services.gateway.api.anthropic_messages.response_models import MESSAGE_ERRORS, MessageObject, TokenCount
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.complete import complete
-from services.gateway.api.openai_decisions.body import DecisionBody
-from services.gateway.api.openai_decisions.response_models import DecisionObject
+from services.gateway.api.openai_decisions.body import DecisionBody, DecisionObject
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.response_models import ResponseObject
 from services.gateway.api.openapi import json_body, streamed
+from services.gateway.api.other_fields import ignored_header
+from services.gateway.api.prompts import encode_prompt
+from services.gateway.api.request_body import read_body
 from services.gateway.api.request_models import ChatBody, FimBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, FimCompletion, TextCompletion
+
+MESSAGES_PATH = "/v1/messages"
 
 
 def completion_routes(context: AppContext) -> APIRouter:
@@ -41,5 +48,26 @@ def completion_routes(context: AppContext) -> APIRouter:
     async def decide(request: Request) -> Response:
         """Answer questions about an input with the probability of each option, as OpenAI's Decisions API has it."""
         return await complete(context, request, DecisionBody)
+
+    return router
+
+
+def message_routes(context: AppContext) -> APIRouter:
+    router = APIRouter(prefix=MESSAGES_PATH, responses=MESSAGE_ERRORS)
+
+    @router.post("", responses=streamed(MessageObject), openapi_extra=json_body(MessageBody))
+    async def message(request: Request) -> Response:
+        """Reply to a conversation in the form of Anthropic's Messages API, whole or as a stream of its events."""
+        return await complete(context, request, MessageBody)
+
+    @router.post("/count_tokens", openapi_extra=json_body(CountTokensBody))
+    async def count_tokens(request: Request, response: Response) -> TokenCount:
+        """The tokens of a conversation in the model's chat template."""
+        context.admission.check_rate(key_of(request))
+        async with read_body(request, CountTokensBody, context.bodies) as body:
+            response.headers.update(ignored_header(body))
+            text = context.cells_of(body.model).text
+            chat = body.chat(body.tool_use(text))
+            return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
 
     return router

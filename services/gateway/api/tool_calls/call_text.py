@@ -100,19 +100,16 @@ class CallReader:
 
 
 def _json_arguments(text: str, start: int) -> Arguments:
-    end = _json_end(text, start)
-    return Arguments(text[start:end], end)
-
-
-def _json_end(text: str, start: int) -> int:
-    depth = 0
+    depth, end = 0, len(text)
     for found in IN_ARGUMENTS.finditer(text, start):
         if found[0] == "<":
-            return found.start()
+            end = found.start()
+            break
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
         if not depth:
-            return found.end()
-    return len(text)
+            end = found.end()
+            break
+    return Arguments(text[start:end], end)
 
 
 def _beginnings(pieces: Sequence[str]) -> str:

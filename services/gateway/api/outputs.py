@@ -1,19 +1,56 @@
-"""The output of a body whose client gives a part of it: a suffix, or a template with holes."""
+"""The output of a request: whole blocks after its prompt, as many as the model's maximum length allows; or around a
+suffix, or of a template with holes, that the client gives."""
 
 import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from services.gateway.api.output_room import OutputRoom
 from shared.arrays import Int32, pack_int32
 from shared.errors import BadInput, TooLong
-from shared.messages.requests import MAX_OUTPUT_TOKENS
+from shared.messages.instances import ModelCard
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, MAX_BLOCK_LENGTH, MAX_OUTPUT_TOKENS
 from shared.pinned import FREE, NO_TEXT_AFTER, has_text_after_hole
-from shared.text import TextModel
+from shared.text import TextModel, round_up_to_blocks
 
 HOLE = re.compile(r"<mask:([^<>]*)>")
 DEFAULT_HOLE_TOKENS = 32  # between a prompt and a suffix
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRoom:
+    """The output's blocks. `offset`: prompt tokens within the first one. `tokens`: the longest output."""
+
+    prompt_tokens: int
+    block_length: int
+    offset: int
+    tokens: int
+
+    def whole_blocks(self, tokens: int) -> int:
+        """`tokens` rounded up to whole blocks, at most the longest output."""
+        return min(round_up_to_blocks(tokens, self.block_length, self.offset), self.tokens)
+
+
+def output_room(
+    card: ModelCard, prompt_tokens: int, block_length: int | None, label_tokens: int, prompt_field: str
+) -> OutputRoom:
+    """`block_length`: the client's; None: the model's. `label_tokens`: of the longest label of a choice with its end
+    token; 0: no choice. Raises: TooLong for `prompt_field`."""
+    block_length = block_length or card.block_length
+    if not block_length:
+        block_length = DEFAULT_BLOCK_LENGTH
+        if label_tokens > block_length:  # labels within one block take one step
+            block_length = min(label_tokens, MAX_BLOCK_LENGTH)
+    offset = card.block_offset(prompt_tokens, block_length)
+    room = min(card.max_length - prompt_tokens, MAX_OUTPUT_TOKENS)
+    tokens = (room + offset) // block_length * block_length - offset
+    if tokens < 1:
+        raise TooLong(
+            f"{prompt_field} has {prompt_tokens} tokens; the model's maximum is {card.max_length} with the output, "
+            f"which has at least one block of {block_length}",
+            prompt_field,
+        )
+    return OutputRoom(prompt_tokens, block_length, offset, tokens)
 
 
 @dataclass(frozen=True, slots=True)
