@@ -12,7 +12,7 @@ from typing import NamedTuple
 from shared.errors import BadInput
 from shared.patterns.characters import Range, without
 from shared.patterns.network import Network
-from shared.patterns.parts import Characters, FormPart, JoinedParts, Literal, Plain, RepeatedPart, either
+from shared.patterns.parts import Characters, FormPart, JoinedParts, Literal, RepeatedPart, either
 from shared.patterns.regex import ALL
 
 ROOT = "root"
@@ -32,7 +32,7 @@ ESCAPES |= {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "a": "\a", "b": "\b", "f
 
 
 @dataclass(frozen=True, slots=True)
-class Reference(Plain):
+class Reference(FormPart):
     """A use of a rule; `grammar.py` replaces it by the rule's texts."""
 
     rule: str

@@ -43,7 +43,7 @@ from shared.patterns.schema_merging import (
     without_impossible_ways,
     without_properties,
 )
-from shared.patterns.schema_narrowing import in_own_scope, narrowed, needs_narrowing
+from shared.patterns.schema_narrowing import in_own_scope, narrowed
 from shared.patterns.schema_references import References
 
 MAX_DEPTH = 3  # of a reference within itself
@@ -110,8 +110,8 @@ class _Converter:
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise TooLarge(f"the schema has more than {MAX_PARTS} parts, with those of each reference", field)
-        if isinstance(schema, bool) or schema == {}:
-            return any_value(ANY_DEPTH) if schema is not False else None
+        if isinstance(schema, bool):
+            return any_value(ANY_DEPTH) if schema else None
         if not isinstance(schema, Mapping):
             raise BadInput(f"a schema must be an object, true or false, got {schema!r}", field)
         schema = assertions_of(schema, field)
@@ -124,9 +124,8 @@ class _Converter:
         combining = next((name for name in ("allOf", "anyOf", "oneOf") if name in schema), None)
         if combining is not None:
             return self._combined(schema, combining, field, depths)
-        if needs_narrowing(schema):
-            return self.convert(narrowed(schema, field, self._matches), field, depths)
-        return self._values(schema, field, depths)
+        narrow = narrowed(schema, field, self._matches)
+        return self._values(schema, field, depths) if narrow is schema else self.convert(narrow, field, depths)
 
     def _values(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         """Of a schema without references, parts and keywords to narrow."""

@@ -24,20 +24,14 @@ class FormPart(Protocol):
     @property
     def has_counter(self) -> bool:
         """Whether a loop is in it."""
+        return False
 
     def build(self, network: Network, start: int) -> int:
         """Add the part after a state. Returns: the state after the part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
-    """A part without parts."""
-
-    has_counter = False
-
-
-@dataclass(frozen=True, slots=True)
-class Literal(Plain):
+class Literal(FormPart):
     text: str
 
     @property
@@ -51,7 +45,7 @@ class Literal(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Characters(Plain):
+class Characters(FormPart):
     """One character of these ranges of codes; `escaped`: as JSON writes it in a string."""
 
     codes: tuple[Range, ...]
@@ -81,7 +75,7 @@ class Characters(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor(Plain):
+class Anchor(FormPart):
     kind: int
     size = 1
 

@@ -23,7 +23,6 @@ from shared.patterns.parts import (
     Compiled,
     FormPart,
     JoinedParts,
-    Plain,
     RepeatedPart,
     any_of,
     either,
@@ -92,7 +91,7 @@ def with_whole_characters(pattern: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAhead(Plain):
+class LookAhead(FormPart):
     """A look-ahead: the rest of the text begins with the part, or, if `is_negative`, does not."""
 
     part: FormPart

@@ -20,18 +20,13 @@ PROPERTY_NAME_KEYWORDS = ("patternProperties", *DEPENDENCIES)
 
 
 def narrowed(schema: dict[str, Any], field: str, matches: Matches) -> Any:
-    """The schema without the keywords of _RULES. Raises: BadInput naming the field."""
+    """The schema without the keywords of _RULES; the same object if it has none. Raises: BadInput naming the field."""
     found: Any = schema
     for names, narrow in _RULES:
         if isinstance(found, Mapping) and not _keywords(found).isdisjoint(names):
             rest = {name: value for name, value in found.items() if name not in names}
             found = narrow(found, rest, field, matches)
     return found
-
-
-def needs_narrowing(schema: Schema) -> bool:
-    """Whether `narrowed` would change the schema."""
-    return not _keywords(schema).isdisjoint(name for names, _ in _RULES for name in names)
 
 
 def _keywords(schema: Schema) -> set[str]:
