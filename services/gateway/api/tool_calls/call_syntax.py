@@ -39,37 +39,35 @@ INSTRUCTION = (
 
 
 class CallSyntax(Protocol):
-    """How a family of models writes calls of tools."""
+    """How a family of models writes calls of tools, by default with a chat template that describes tools."""
 
     reader: CallReader
     about: str  # for an operator, in a few words
 
     def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
         """The turns and the tools that the chat template gets. `functions`: those that the model may call."""
+        return list(turns), [{"type": "function", "function": function} for function in functions]
 
-    def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:
+    def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:  # noqa: ARG002
         """The form of whole texts.
 
         `call`: that of one call. `text`: that of texts without a call; None: any text. `is_required`: each text has a
         call. `several`: a text may have more than one call. Raises: BadInput.
         """
+        raise BadInput(
+            "the model's syntax of calls cannot be constrained; accepted: tool_choice auto, without strict", "tools"
+        )
 
-    def free_pattern(self, names: Sequence[str]) -> str:
+    def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
         """The pattern of texts that may call these functions with any arguments; empty: any text."""
+        return ""
 
     def without_thoughts(self, text: str) -> str:
         """The text that a client gets, of one that may be incomplete."""
         return text
 
 
-class TemplateCalls(CallSyntax):
-    """A syntax whose chat template describes tools."""
-
-    def conversation(self, turns: Sequence[Turn], functions: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
-        return list(turns), [{"type": "function", "function": function} for function in functions]
-
-
-class TaggedCalls(TemplateCalls):
+class TaggedCalls(CallSyntax):
     """<tool_call>{...}</tool_call>, as the chat templates of Hermes, Qwen, SDAR, Dream and Ling have it."""
 
     reader = CallReader(OPENING, CLOSING, anywhere=True)
@@ -95,7 +93,7 @@ class TaggedCalls(TemplateCalls):
         return f"{text}(?:{OPENING}\n?{head}{text})*"
 
 
-class GemmaCalls(TemplateCalls):
+class GemmaCalls(CallSyntax):
     """<|tool_call>call:NAME{...}<tool_call|>, as Gemma 4 writes calls. The marks are special tokens, which no form can
     have, so calls are not constrained."""
 
@@ -108,20 +106,13 @@ class GemmaCalls(TemplateCalls):
         arguments=gemma_arguments,
     )
 
-    def form(self, call: FormPart, text: FormPart | None, *, is_required: bool, several: bool) -> FormPart:  # noqa: ARG002
-        raise BadInput(
-            "the model's syntax of calls cannot be constrained; accepted: tool_choice auto, without strict", "tools"
-        )
-
-    def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
-        return ""
-
     def without_thoughts(self, text: str) -> str:
         return GEMMA_THOUGHT.sub("", text)
 
 
 class JsonCalls(CallSyntax):
-    """A line of JSON is a call. For chat templates without tools: the system message describes the tools."""
+    """A line of JSON is a call. For chat templates without tools: the system message describes the tools. Any text may
+    begin as a call does, so free calls have no pattern."""
 
     reader = CallReader("", "", anywhere=False)
     about = "the chat template has none, so a system message describes them, and calls are lines of JSON"
@@ -141,9 +132,6 @@ class JsonCalls(CallSyntax):
         if is_required:
             return calls
         return Alternatives((text or read_regex(r"(?:[^\s{](?s:.)*)?"), calls))
-
-    def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
-        return ""  # a text may begin as a call does
 
 
 def find_call_syntax(template: str) -> CallSyntax:
