@@ -146,7 +146,8 @@ class CompletionStream(EventStreamResponse):
         if piece:
             choice.recorder.text_sent()
         if piece or tokens:
-            yield from self._replies.text(choice.index, piece, choice.prompt_tokens, choice.text.tokens_read, tokens)
+            used = choice.prompt_tokens, choice.text.tokens_read
+            yield from self._replies.text(choice.index, piece, used, tokens)
         if isinstance(event, Outcome):
             choice.outcome = event
             choice.recorder.completed(event)

@@ -9,11 +9,12 @@ import asyncio
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from services.gateway.api.text_forms import Form
+from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.turns import Turns
 from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
@@ -21,13 +22,12 @@ from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import longest_text
 from shared.patterns.compile_budget import LARGE, SMALL, Budget, BudgetExceeded, limited_to
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Compiled, FormPart
+from shared.patterns.parts import Compiled
 from shared.run_in_process import LOWEST_PRIORITY, run_in_process
 
 MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, and FORM_SIZE for each form
 FORM_SIZE = 1_000
 MAX_MEMORY = 2 << 30  # bytes, of the address space of a compiling process
-OrCalls = Callable[[FormPart | None, list[str]], FormPart | str]  # adds calls of tools to a form, or to any text
 SMALL_AT_ONCE = 2
 TOOLS = "tools"  # the field of a form that only calls of tools give
 
@@ -56,34 +56,33 @@ class FormCompiler:
         self._known_characters = 0
 
     async def form_of(
-        self, forms: Sequence[Form], labels: Sequence[str], or_calls: OrCalls | None, calls: str = "", owner: str = ""
+        self, forms: Sequence[Form], tools: ToolUse, owner: str = "", *, one_step: bool = False
     ) -> TextForm:
-        """A form whose pattern compiles. `labels`: the texts of a choice that is read in one step; empty: none.
-        `or_calls` adds calls of tools to a form or to any text; `calls` is the key of their tools; `owner` is the API
-        key.
+        """A form whose pattern compiles, of texts that may also call the tools. `owner`: the API key. `one_step`: the
+        texts of a choice are labels, which one step reads.
 
         Raises: BadInput naming the wrong field; RetryLater if the machine is too busy.
         """
-        if not forms and or_calls is None:
+        if not forms and not tools.tools:
             return TextForm()
         if len(forms) > 1:
             names = ", ".join(form.field for form in forms)
             raise BadInput(f"give one form of the text; given: {names}", forms[1].field)
-        if or_calls is None and labels:
-            return TextForm(labels=labels)
         form = forms[0] if forms else None
-        known_as = blake2b(f"{form!r} {calls}".encode(errors="surrogatepass"), digest_size=16).digest()
+        if form is not None and form.kind == "choice" and one_step and not tools.tools:
+            return TextForm(labels=list(dict.fromkeys(form.given)))
+        known_as = blake2b(f"{form!r} {tools.key}".encode(errors="surrogatepass"), digest_size=16).digest()
         if known_as in self._known:
             self._known.move_to_end(known_as)
             return self._known[known_as]
         try:
             async with self._small.turn(owner):
                 if known_as not in self._known:  # another request had the same form
-                    self._keep(known_as, await asyncio.to_thread(_text_form, form, or_calls, SMALL))
+                    self._keep(known_as, await asyncio.to_thread(_text_form, form, tools, SMALL))
         except BudgetExceeded:
             async with self._large.turn(owner):
                 if known_as not in self._known:
-                    self._keep(known_as, await run_in_process(_large_form, form, or_calls))
+                    self._keep(known_as, await run_in_process(_large_form, form, tools))
         return self._known[known_as]
 
     def _keep(self, known_as: bytes, made: TextForm) -> None:
@@ -94,13 +93,13 @@ class FormCompiler:
             self._known_characters -= FORM_SIZE + len(oldest.pattern)
 
 
-def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
+def _large_form(form: Form | None, tools: ToolUse) -> TextForm:
     """As `_text_form`, in a process of its own, of the lowest priority. Raises: BadInput naming the wrong field."""
     os.nice(LOWEST_PRIORITY)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     field = _field_of(form)
     try:
-        return _text_form(form, or_calls, LARGE)
+        return _text_form(form, tools, LARGE)
     except BudgetExceeded as error:
         raise BadInput(f"{field}: {error.message}", field) from None
     except MemoryError:
@@ -108,14 +107,14 @@ def _large_form(form: Form | None, or_calls: OrCalls | None) -> TextForm:
         raise BadInput(f"{field}: {reason}", field) from None
 
 
-def _text_form(form: Form | None, or_calls: OrCalls | None, budget: Budget) -> TextForm:
+def _text_form(form: Form | None, tools: ToolUse, budget: Budget) -> TextForm:
     """Raises: BudgetExceeded; BadInput naming the wrong field."""
     field, left_out = _field_of(form), list[str]()
     try:
         with limited_to(budget):
             made = form.make(left_out) if form is not None else None
-            if or_calls is not None:
-                made = or_calls(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
+            if tools.tools:
+                made = tools.form(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
             if not made:
                 return TextForm()
             if isinstance(made, str):

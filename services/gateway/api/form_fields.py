@@ -111,9 +111,3 @@ class TextForms(Lenient):
             own = StructuredOutputs.model_fields
             given |= {f"structured_outputs.{name.rstrip('_')}": getattr(self.structured_outputs, name) for name in own}
         return [*found, *(form_of(name, value) for name, value in given.items() if value is not None)]
-
-    def labels(self) -> list[str]:
-        """The texts of a choice, without repetitions; empty if the form is another one."""
-        structured = self.structured_outputs
-        labels = self.guided_choice or (structured.choice if structured is not None else None)
-        return list(dict.fromkeys(labels or []))

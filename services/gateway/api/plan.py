@@ -50,13 +50,8 @@ class BodyPlanner:
             outcomes = [_outcome_without_steps(ids, text) for ids in prompts for _ in range(wanted.n)]
             requests = [Request(request_id=outcome.request_id) for outcome in outcomes]
             return BodyPlan(wanted=wanted, requests=requests, outcomes=outcomes)
-        form = await self.patterns.form_of(
-            wanted.forms,
-            wanted.labels if wanted.alternatives is not None else (),
-            wanted.tools.form if wanted.tools.tools else None,
-            wanted.tools.key,
-            self.key.key_id,
-        )
+        one_step = wanted.alternatives is not None
+        form = await self.patterns.form_of(wanted.forms, wanted.tools, self.key.key_id, one_step=one_step)
         forms = [TextForm(labels=labels) for labels in wanted.labels_by_prompt] or [form] * len(prompts)
         made = [await wanted.request(text, self.key, of, ids) for ids, of in zip(prompts, forms, strict=True)]
         seed = wanted.passed.get("seed")

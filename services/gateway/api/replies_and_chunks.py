@@ -13,6 +13,7 @@ from shared.messages.requests import FinishReason, Outcome
 from shared.text import TextModel
 
 Json = dict[str, Any]
+Used = tuple[int, int]  # tokens of the prompt and of the text
 
 
 class TextFormat:
@@ -157,11 +158,9 @@ class StreamedReplies(Replies, Protocol):
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The contents before the text of a choice."""
 
-    def text(
-        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
-    ) -> list[Json]:
-        """The contents for a piece of text, with the choice's usage so far. `tokens`: those with log-probabilities that
-        begin in it."""
+    def text(self, index: int, text: str, used: Used, tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
+        """The contents for a piece of text. `used`: the choice's usage so far; `tokens`: those with log-probabilities
+        that begin in it."""
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
         """The contents that end the text of a choice."""
@@ -207,12 +206,10 @@ class CompletionReplies(StreamedReplies):
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
         """The last chunk has the prompt, if the client wants it."""
         chunks = [self._chunk([choice]) for choice in self.form.opening(index)]
-        echo = self.text(index, self.echoes[index], prompt_tokens, 0) if self.echoes[index] else []
+        echo = self.text(index, self.echoes[index], (prompt_tokens, 0)) if self.echoes[index] else []
         return chunks + echo
 
-    def text(
-        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
-    ) -> list[Json]:
+    def text(self, index: int, text: str, used: Used, tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
         """Empty if the piece can still become a part of a call."""
         piece = self.form.piece(index, text)
         if piece.get("delta") == {} and not tokens:
@@ -220,7 +217,7 @@ class CompletionReplies(StreamedReplies):
         logprobs = {"logprobs": self.form.logprobs(tokens)} if tokens else {}
         chunk = self._chunk([piece | logprobs])
         if self.continuous_usage:
-            chunk["usage"] = usage(prompt_tokens, completion_tokens)
+            chunk["usage"] = usage(*used)
         return [chunk]
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:

@@ -267,7 +267,6 @@ class CompletionBody(ServedBody, TextForms):
             replies=replies,
             stop=self.stop or (),
             forms=self.forms(),
-            labels=self.labels(),
             suffix=self.given_suffix,
             template=self.template,
             alternatives=self.alternatives,

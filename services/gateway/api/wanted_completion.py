@@ -39,8 +39,7 @@ class WantedCompletion:
     keep: Keep | None = None
     stop: Sequence[str] = ()
     forms: Sequence[Form] = ()  # the forms of the text that the client has given
-    labels: Sequence[str] = ()  # the accepted answers, if that is the form
-    labels_by_prompt: Sequence[Sequence[str]] = ()  # as `labels`, for each prompt its own
+    labels_by_prompt: Sequence[Sequence[str]] = ()  # the accepted answers, for each prompt its own
     suffix: str | None = None  # the text after the completion
     template: str | None = None  # the text, with holes
     alternatives: int | None = None  # listed beside each token's own log-probability; None: no log-probabilities

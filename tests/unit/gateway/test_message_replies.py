@@ -27,8 +27,8 @@ def test_cached_tokens_of_the_prompt_are_not_input_tokens() -> None:
 
 def test_the_rest_of_a_call_stays_in_its_block_if_text_follows() -> None:
     replies = MessageReplies("demo", "r", TOOLS)
-    replies.text(0, '<tool_call>{"name": "add", "arguments": {"a": ', 70, 10)
-    events = replies.text(0, "1}}</tool_call>Done.", 70, 16)
+    replies.text(0, '<tool_call>{"name": "add", "arguments": {"a": ', (70, 10))
+    events = replies.text(0, "1}}</tool_call>Done.", (70, 16))
     deltas = [(event["index"], event["delta"]["type"]) for event in events if event["type"] == "content_block_delta"]
     assert deltas == [(0, "input_json_delta"), (1, "text_delta")]
 
@@ -42,6 +42,6 @@ def test_the_blocks_are_in_the_order_of_the_text_whole_and_streamed(size: int) -
     assert [block["type"] for block in MessageReplies("demo", "r", TOOLS).whole([outcome])["content"]] == kinds
     replies = MessageReplies("demo", "r", TOOLS)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    events = [event for piece in pieces for event in replies.text(0, piece, 70, 10)] + replies.ending(0, outcome)
+    events = [event for piece in pieces for event in replies.text(0, piece, (70, 10))] + replies.ending(0, outcome)
     begun = [event["content_block"] for event in events if event["type"] == "content_block_start"]
     assert [block["type"] for block in begun] == kinds

@@ -5,7 +5,7 @@ from itertools import count
 
 from pydantic_core import from_json
 
-from services.gateway.api.replies_and_chunks import Json, StreamedReplies, cached_tokens, call_id, serving
+from services.gateway.api.replies_and_chunks import Json, StreamedReplies, Used, cached_tokens, call_id, serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
@@ -59,9 +59,7 @@ class MessageReplies(StreamedReplies):
         block = [] if self._tools.tools else self._begin(_NO_TEXT)
         return [{"type": "message_start", "message": {**self._head, **open_message}}, *block, {"type": "ping"}]
 
-    def text(
-        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
-    ) -> list[Json]:
+    def text(self, index: int, text: str, used: Used, tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
         return self._deltas(self._stream.add(text))
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:

@@ -6,6 +6,7 @@ from itertools import count
 from services.gateway.api.replies_and_chunks import (
     Json,
     StreamedReplies,
+    Used,
     cached_tokens,
     call_id,
     serving,
@@ -62,9 +63,7 @@ class ResponseReplies(StreamedReplies):
         started = [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
         return started if self._tools.tools else started + self._begin_message()
 
-    def text(
-        self, index: int, text: str, prompt_tokens: int, completion_tokens: int, tokens: Sequence[TokenLogprob] = ()
-    ) -> list[Json]:
+    def text(self, index: int, text: str, used: Used, tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
         self._tokens += tokens
         return self._deltas(self._stream.add(text))
 
