@@ -1,5 +1,6 @@
 """Admits and publishes the requests of a plan: all, or none."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from fastapi import Request
@@ -28,13 +29,23 @@ async def open_all(
     context.admission.check_plan(key, plan.requests, plan.wanted.choices_field, are_run=not plan.outcomes)
     if plan.outcomes:
         return [EndedRequest(request, end) for request, end in zip(plan.requests, plan.outcomes, strict=True)]
-    as_sent = body.model_dump_json() if "Idempotency-Key" in http.headers else None
+    name = http.headers.get("Idempotency-Key")
+    as_sent = "" if name is None else body.model_dump_json()
+
+    async def open_keyed(name: str, owner: str, request: QueuedRequest) -> InFlightRequest:
+        """Admit and publish the request that the Idempotency-Key names, in the cell that has it."""
+        request_id, cell, confirm = await model.claimed(owner, name, http.url.path, as_sent)
+        return await context.admission.open(
+            key, replace(request, request_id=request_id), start_s, cell, confirm=confirm
+        )
+
     try:
         for index, request in enumerate(plan.requests):
-            if as_sent is None:
+            owner = key.key_id + (f"#{index}" if index else "")
+            if name is None:
                 opened.append(await model.offer(partial(context.admission.open, key, request, start_s)))
             else:
-                opened.append(await _open_keyed(context, model, http, as_sent, index, request, start_s))
+                opened.append(await _patiently(model, partial(open_keyed, name, owner, request)))
         if plan.wanted.keep is not None:
             await plan.wanted.keep(opened[0].request.request_id, opened[0].cell)
     except BaseException:
@@ -44,27 +55,9 @@ async def open_all(
     return opened
 
 
-async def _open_keyed(
-    context: AppContext,
-    model: ModelCells,
-    http: Request,
-    as_sent: str,
-    index: int,
-    request: QueuedRequest,
-    start_s: float,
-) -> InFlightRequest:
-    """Admit and publish the request of choice `index` that the Idempotency-Key names, in the cell that has it.
-
-    Try again while the bus or the instances are unavailable, at most for KEYED_WAIT_S: the key ensures that the request
-    is served once. A full cell and a gateway that shuts down refuse it at once.
-    """
-    key, name = key_of(http), http.headers["Idempotency-Key"]
-    owner = key.key_id + (f"#{index}" if index else "")
-
-    async def open_one() -> InFlightRequest:
-        request_id, cell, confirm = await model.claimed(owner, name, http.url.path, as_sent)
-        named = replace(request, request_id=request_id)
-        return await context.admission.open(key, named, start_s, cell, confirm=confirm)
+async def _patiently(model: ModelCells, open_one: Callable[[], Awaitable[InFlightRequest]]) -> InFlightRequest:
+    """Try again while the bus or the instances are unavailable, at most for KEYED_WAIT_S: the key ensures that the
+    request is served once. A full cell and a gateway that shuts down refuse it at once."""
 
     def is_passing(error: Exception) -> bool:
         is_full = isinstance(error, StorageFull)
