@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -49,7 +48,7 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(503, str(error), code=code, retry_after_s=RETRY_AFTER_S)
         case ValidationError() | RequestValidationError():
             in_url = isinstance(error, RequestValidationError)  # a location then begins with "path" or "query"
-            return _invalid([_wrong(each, each["loc"][in_url:]) for each in error.errors()])
+            return _invalid(error.errors(), int(in_url))
         case _:
             headers = {"Connection": "close"}  # as uvicorn closes it after an error that Starlette raises further
             return ApiError(500, "internal error; see the gateway's log", code="internal_error", headers=headers)
@@ -130,74 +129,55 @@ _WRONG: Mapping[str, str] = {
     "too_short": "must have at least {min_length} items",
 }
 
-
 # The name of a member of a union: pydantic has it in the location of an error. No field has such a name.
 _MEMBER = re.compile(r"[a-z-]+\[.*\]|bool|float|int|str|[A-Z]\w*", re.DOTALL)
-_OWN = ("unsupported", "unsupported_field", "wrong_field")  # types of the gateway's own errors
+_OWN = ("unsupported", "unsupported_field", "wrong_field")  # types of own errors; the last two name a field
 _WITH_FREE_KEYS = "metadata"  # an object with keys of the client's choice
 
-
-@dataclass(frozen=True, slots=True)
-class _Wrong:
-    """A wrong value: its place, pydantic's type of error, and the reason. `name`: a field within `loc`, if one of
-    the gateway's own checks names it."""
-
-    loc: tuple[int | str, ...]
-    kind: str
-    reason: str
-    name: str | None = None
-
-    @property
-    def member_at(self) -> int:
-        """The index in `loc` of the first member of a union; -1: there is none."""
-        free = self.loc[:1] == (_WITH_FREE_KEYS,)
-        return -1 if free else next((i for i, part in enumerate(self.loc) if _is_member(part)), -1)
-
-    @property
-    def param(self) -> str:
-        at = self.member_at
-        loc = tuple(part for part in self.loc if part != "[key]" and (at < 0 or not _is_member(part)))
-        return _path(loc if self.name is None else (*loc, self.name))
+_Loc = tuple[int | str, ...]
 
 
-def _wrong(error: ErrorDetails | Mapping[str, Any], loc: tuple[int | str, ...]) -> _Wrong:
-    context, kind = error.get("ctx", {}), error["type"]
-    if kind in _WRONG:
-        reason = _WRONG[kind].format(**context)
-    elif kind == "json_invalid":
-        reason = str(context["error"])
-        reason = reason[reason.rfind("at line") :].replace(" column", ", column")
-        sent = error.get("input")
-        if isinstance(sent, bytes) and (half := half_pair(sent)):
-            reason += f": {half}"
-    else:
-        reason = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-        reason = reason.replace("must be False", "must be false")
-    return _Wrong(loc, kind, reason, context["name"] if kind in {"unsupported_field", "wrong_field"} else None)
-
-
-def _invalid(found: Sequence[_Wrong]) -> ApiError:
+def _invalid(errors: Sequence[Any], skipped: int) -> ApiError:
     """The reply to the first wrong field. Of a union, pydantic reports errors for every member: the first one of the
-    gateway's own checks counts, else those with the deepest location."""
-    first, at = found[0], found[0].member_at
-    same = [each for each in found if at >= 0 and each.member_at == at and each.loc[:at] == first.loc[:at]] or [first]
-    depth = max(len(each.loc) for each in same)
-    best = [each for each in same if each.kind in _OWN][:1] or [each for each in same if len(each.loc) == depth]
-    reasons = dict.fromkeys(each.reason for each in best)
+    gateway's own checks counts, else those with the deepest location. `skipped`: the parts of a location before it."""
+    found = [(tuple(each["loc"][skipped:]), each) for each in errors]
+    first, same = found[0][0], found[:1]
+    if at := _members(first)[:1]:
+        same = [each for each in found if _members(each[0])[:1] == at and each[0][: at[0]] == first[: at[0]]]
+    depth = max(len(loc) for loc, _ in same)
+    own = [each for each in same if each[1]["type"] in _OWN]
+    best = own[:1] or [each for each in same if len(each[0]) == depth]
+    reasons = dict.fromkeys(_reason(each) for _, each in best)
     reason = " or ".join(text.removeprefix("must be ") if i else text for i, text in enumerate(reasons))
-    code, template = _INVALID.get(best[0].kind, ("invalid_value", "{param} {reason}"))
-    param = best[0].param
+    param, kind = _param(*best[0]), best[0][1]["type"]
+    code, template = _INVALID.get(kind, ("invalid_value", "{param} {reason}"))
     return ApiError(400, template.format(param=param or "the body", reason=reason), param=param or None, code=code)
 
 
-def _is_member(part: int | str) -> bool:
-    return isinstance(part, str) and _MEMBER.fullmatch(part) is not None
+def _reason(error: ErrorDetails) -> str:
+    context, kind = error.get("ctx", {}), error["type"]
+    if kind in _WRONG:
+        return _WRONG[kind].format(**context)
+    if kind != "json_invalid":
+        reason = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        return reason.replace("must be False", "must be false")
+    reason, sent = str(context["error"]), error.get("input")
+    reason = reason[reason.rfind("at line") :].replace(" column", ", column")
+    half = half_pair(sent) if isinstance(sent, bytes) else ""
+    return f"{reason}: {half}" if half else reason
 
 
-def _path(loc: tuple[int | str, ...]) -> str:
-    """`messages[0].content` for ("messages", 0, "content")."""
-    path = ""
-    for part in loc:
+def _members(loc: _Loc) -> list[int]:
+    """The indices of members of unions."""
+    parts = enumerate(loc if loc[:1] != (_WITH_FREE_KEYS,) else ())
+    return [i for i, part in parts if isinstance(part, str) and _MEMBER.fullmatch(part)]
+
+
+def _param(loc: _Loc, error: ErrorDetails) -> str:
+    """The field, such as `messages[0].content` for ("messages", 0, "content")."""
+    members, path = _members(loc), ""
+    parts = [part for i, part in enumerate(loc) if part != "[key]" and i not in members]
+    for part in [*parts, error["ctx"]["name"]] if error["type"] in _OWN[1:] else parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     # The client chooses the name of an unknown field: it may be long, or have half of a surrogate pair
     return path[:MAX_NAME_LENGTH].encode("utf-8", "replace").decode()
