@@ -6,7 +6,7 @@ matches in both. `UnknownSyntaxError` is raised for the rest, which is left to o
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from shared.errors import BadInput
@@ -37,7 +37,9 @@ ALL_SPACES: tuple[Range, ...] = (
     *SPACES, (28, 31), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
     (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
 )  # fmt: skip
+# By letter, the characters that are in it in all languages, and those that are in it in any
 CLASSES = {"d": (DIGITS, (*DIGITS, WIDE)), "w": (LETTERS, (*LETTERS, WIDE)), "s": (SPACES, ALL_SPACES)}
+CLASSES |= {name.upper(): (without(ALL, wide), without(ALL, narrow)) for name, (narrow, wide) in CLASSES.items()}
 LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
 CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
 HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[xu]\{([0-9A-Fa-f]{1,6})\}")
@@ -47,18 +49,12 @@ PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 100
 MAX_TIMES_LENGTH = 20
+Flags = frozenset[str]  # i: letters of both cases; m: ^ and $ are those of lines; s: a dot is also the end of a line
 MAX_FOLDED = 5_000  # characters of a class without regard to case
 
 
 class UnknownSyntaxError(Exception):
     """A syntax that only outlines-core knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    i: bool = False  # letters of both cases
-    m: bool = False  # ^ and $ are those of lines
-    s: bool = False  # a dot is also the end of a line
 
 
 def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool = False) -> FormPart:
@@ -190,11 +186,11 @@ class _Reader:
         if sign == "\\":
             return self._escape(flags)
         if sign == ".":
-            return self._characters(ALL if flags.s else without(ALL, LINE_ENDS))
+            return self._characters(ALL if "s" in flags else without(ALL, LINE_ENDS))
         if sign in "^$":
             if sign == "^" and self._has_read_look and not self._is_in_leading_look:
                 raise BadInput("^ after look-ahead is not supported", "pattern")
-            begin, end = (BEGIN_LINE, END_LINE) if flags.m else (BEGIN, END)
+            begin, end = (BEGIN_LINE, END_LINE) if "m" in flags else (BEGIN, END)
             return Anchor(begin if sign == "^" else end)
         if sign in "*+?":
             raise UnknownSyntaxError("nothing to repeat")
@@ -232,10 +228,7 @@ class _Reader:
         if sign and sign in "bB123456789k":
             reason = "word boundaries" if sign in "bB" else "back-references"
             raise BadInput(f"{reason} are not supported", "pattern")
-        if sign and sign in "DWS":
-            self._at += 1
-            return self._characters(without(ALL, CLASSES[sign.lower()][1]))
-        if sign and sign in "dws":
+        if sign in CLASSES:
             self._at += 1
             return self._characters(CLASSES[sign][0])
         code = self._code()
@@ -279,7 +272,7 @@ class _Reader:
             raise UnknownSyntaxError("a [ without its ]")
         self._at += 1
         folded = _folded(codes, flags)
-        if inverted and flags.i:  # other letters that are k and s in lower case
+        if inverted and "i" in flags:  # other letters that are k and s in lower case
             folded = (*folded, (0x212A, 0x212A), (0x17F, 0x17F))
         return self._characters(without(ALL, folded) if inverted else folded)
 
@@ -291,12 +284,9 @@ class _Reader:
             raise UnknownSyntaxError("a set of sets")
         if sign != "\\":
             return ord(sign)
-        if after and after in "dwsDWS":
+        if after in CLASSES:
             self._at += 1
-            narrow, wide = CLASSES[after.lower()]
-            if after.isupper():
-                narrow, wide = without(ALL, wide), without(ALL, narrow)
-            codes += wide if inverted else narrow
+            codes += CLASSES[after][inverted]
             return None
         if after == "b":
             self._at += 1
@@ -305,13 +295,12 @@ class _Reader:
 
 
 def _changed(flags: Flags, group: re.Match[str]) -> Flags:
-    on, off = group["on"] or "", group["off"] or ""
-    return replace(flags, **dict.fromkeys(on, True), **dict.fromkeys(off, False))
+    return (flags | set(group["on"] or "")) - set(group["off"] or "")
 
 
 def _folded(codes: list[Range], flags: Flags) -> tuple[Range, ...]:
     """With the letters of the other case."""
-    if not flags.i:
+    if "i" not in flags:
         return tuple(codes)
     if sum(last - first + 1 for first, last in codes) > MAX_FOLDED and not set(codes) & {WIDE}:
         raise UnknownSyntaxError("many letters of both cases")

@@ -7,21 +7,14 @@ Text that can still become the beginning of a call is withheld.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+Arguments = tuple[str, int]  # the JSON object of a call's arguments, and its end; if it is incomplete, that of the text
 SPACE = r"\s*"
 PIECES = (
     *(SPACE, r"\{", SPACE, *'"name"', SPACE, ":", SPACE, '"', r"([\w.-]+)", '"', SPACE, ",", SPACE),
     *(*'"arguments"', SPACE, ":", SPACE, r"\{"),
 )
 IN_ARGUMENTS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]<]', re.DOTALL)  # `<` is no JSON outside of a string
-
-
-class Arguments(NamedTuple):
-    """The JSON object of a call's arguments, and its end in the text: of the text, if it is incomplete."""
-
-    written: str
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +102,7 @@ def _json_arguments(text: str, start: int) -> Arguments:
         if not depth:
             end = found.end()
             break
-    return Arguments(text[start:end], end)
+    return text[start:end], end
 
 
 def _beginnings(pieces: Sequence[str]) -> str:

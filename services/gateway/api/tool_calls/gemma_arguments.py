@@ -30,7 +30,7 @@ def gemma_arguments(text: str, start: int) -> Arguments:
         elif found["name"]:
             name = found["name"].rstrip()
             written.append(f"{json.dumps(name, ensure_ascii=False)}:" if found["is_key"] else _scalar(name))
-    return Arguments("".join(written), at)
+    return "".join(written), at
 
 
 def _scalar(word: str) -> str:
