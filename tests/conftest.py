@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a real NATS server, a bus with its own cell, a tiny model directory."""
+"""Fixtures for all tests: real servers, a bus with its own cell, a tiny model directory."""
 
 import gc
 import os
@@ -12,7 +12,9 @@ import structlog
 
 from shared.bus.client import Bus
 from shared.text import TextModel
+from tests.support.certificates import certificate
 from tests.support.nats import NatsServer, new_cell, started_server
+from tests.support.postgres import database, postgres, postgres_server
 from tests.support.tiny_model import write_tiny_model, write_tiny_weights
 
 # One thread per process: tests run in parallel, and threads that wait for one another waste a busy machine. Set before

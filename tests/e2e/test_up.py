@@ -70,26 +70,23 @@ def test_a_taken_port_and_a_used_directory_are_one_line_errors(
 
 @pytest.mark.slow
 async def test_a_second_interrupt_leaves_only_the_external_servers(
-    tiny_checkpoint_dir: Path, nats_server: NatsServer
+    tiny_checkpoint_dir: Path, nats_server: NatsServer, postgres_server: PostgresServer
 ) -> None:
-    with new_data_dir() as data_dir:
-        database = PostgresServer(data_dir.with_name("postgres"))
-        try:
-            await database.start()
-            servers = ("--nats-url", nats_server.url, "--database-url", database.url)
-            with running_stack(tiny_checkpoint_dir, data_dir, "--instances", "1x1", *servers) as stack:
-                assert stack.complete("how many figs?").status_code == 200
-                children = stack.children()
-                assert {child.name() for child in children}.isdisjoint({"nats-server", "postgres"})
-                stack.process.send_signal(signal.SIGINT)
-                reached(lambda: b"interrupt again to kill" in stack.log.read_bytes())
-                stack.process.send_signal(signal.SIGINT)
-                assert stack.process.wait(timeout=LIMIT_S) == 1
-                assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
-            assert await nats_answers(nats_server.url)
-            assert await postgres_answers(database.url)
-        finally:
-            database.stop()
+    servers = ("--nats-url", nats_server.url, "--database-url", postgres_server.url)
+    with (
+        new_data_dir() as data_dir,
+        running_stack(tiny_checkpoint_dir, data_dir, "--instances", "1x1", *servers) as stack,
+    ):
+        assert stack.complete("how many figs?").status_code == 200
+        children = stack.children()
+        assert {child.name() for child in children}.isdisjoint({"nats-server", "postgres"})
+        stack.process.send_signal(signal.SIGINT)
+        reached(lambda: b"interrupt again to kill" in stack.log.read_bytes())
+        stack.process.send_signal(signal.SIGINT)
+        assert stack.process.wait(timeout=LIMIT_S) == 1
+        assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
+    assert await nats_answers(nats_server.url)
+    assert await postgres_answers(postgres_server.url)
 
 
 @pytest.mark.slow

@@ -130,10 +130,22 @@ async def test_a_large_header_within_the_limit_is_accepted(lonely_gateway: Runni
     assert reply.status_code == 200
 
 
-async def test_a_header_that_arrives_slowly_is_refused(lonely_gateway: RunningGateway, short_timeout: None) -> None:
-    reply = await reply_to_endless(lonely_gateway, GET, b"X-Slow: 1\r\n", pause_s=TIMEOUT_S / 10)
-    assert reply.startswith(b"HTTP/1.1 408 ")
-    assert b"the header did not arrive within" in reply
+@pytest.mark.parametrize(
+    ("start", "part", "status", "reason"),
+    [
+        (GET, b"X-Slow: 1\r\n", 408, b"the header did not arrive within"),
+        (GET + b"\r\n", b"\r\n", 200, b""),
+        (b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n", b"x", 404, b""),
+    ],
+    ids=["fields of a header", "empty lines after a request", "the rest of a refused body"],
+)
+async def test_parts_that_arrive_slowly_keep_no_connection_open(
+    lonely_gateway: RunningGateway, short_timeout: None, start: bytes, part: bytes, status: int, reason: bytes
+) -> None:
+    reply = await reply_to_endless(lonely_gateway, start, part, pause_s=TIMEOUT_S / 10)
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    assert reply.count(b"HTTP/1.1 ") == 1
+    assert reason in reply
 
 
 async def test_idle_connections_are_closed(lonely_gateway: RunningGateway, short_timeout: None) -> None:
@@ -148,21 +160,6 @@ async def test_a_connection_is_closed_a_while_after_its_last_response(
     async with running(brief, text) as gateway, connected(gateway) as (reader, writer):
         writer.write(GET + b"\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-
-
-async def test_empty_lines_do_not_keep_a_connection_open(lonely_gateway: RunningGateway, short_timeout: None) -> None:
-    reply = await reply_to_endless(lonely_gateway, GET + b"\r\n", b"\r\n", pause_s=TIMEOUT_S / 10)
-    assert reply.startswith(b"HTTP/1.1 200 ")
-    assert reply.count(b"HTTP/1.1 ") == 1
-
-
-async def test_the_rest_of_a_refused_body_does_not_keep_a_connection_open(
-    lonely_gateway: RunningGateway, short_timeout: None
-) -> None:
-    start = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
-    reply = await reply_to_endless(lonely_gateway, start, b"x", pause_s=TIMEOUT_S / 10)
-    assert reply.startswith(b"HTTP/1.1 404 ")
-    assert reply.count(b"HTTP/1.1 ") == 1
 
 
 async def test_a_stream_that_outlasts_the_header_timeout_is_served_whole(

@@ -115,13 +115,6 @@ def test_older_tickets_are_dropped_except_those_with_a_new_state() -> None:
     assert unpack_int64(results.missing).tolist() == [1]
 
 
-def test_jobs_of_a_new_scheduler_drop_all_requests() -> None:
-    engine = engine_of()
-    run_step(engine, jobs_for([request(1), request(2)], epoch=1))
-    results = run_step(engine, jobs_for([request(1)], epoch=2))
-    assert (results.epoch, tickets(results), engine.num_resident) == (2, [1], 1)
-
-
 @pytest.mark.parametrize(
     ("change", "complaint", "field"),
     [
@@ -172,28 +165,6 @@ def test_an_invalid_state_fails_only_its_request(change: dict[str, object], comp
 def test_an_invalid_job_fails(change: dict[str, bytes], complaint: str) -> None:
     results = run_step(engine_of(), msgspec.structs.replace(jobs_for([request(1)]), **change))
     assert complaint in results.failures[0].message
-
-
-@pytest.mark.parametrize("mode", [CacheMode.NONE, CacheMode.DUAL])
-def test_of_two_jobs_with_one_step_number_the_first_not_skipped_runs(mode: CacheMode) -> None:
-    engine, decode = engine_of(mode), request(1, threshold=0.0)  # one block per step
-    decode.cached = mode is not CacheMode.NONE
-    read_results(run_step(engine, ahead_into_the_next_block(decode)), [decode])
-    results = engine.iterate()
-    assert results is not None
-    assert unpack_int32(results.steps).tolist() == [1]
-    read_results(results, [decode])
-    assert decode.done
-    assert engine.iterate() is None
-
-
-def test_a_job_of_the_next_block_is_skipped_before_the_block_ends() -> None:
-    engine, decode = engine_of(), request(1, threshold=1.0)  # one token per step
-    run_step(engine, ahead_into_the_next_block(decode))
-    results = engine.iterate()
-    assert results is not None
-    assert unpack_int32(results.positions)[0] < decode.block_length
-    assert engine.iterate() is None
 
 
 def test_no_block_begins_after_the_one_in_which_the_text_ends() -> None:
