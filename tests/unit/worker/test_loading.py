@@ -139,22 +139,13 @@ def test_sharded_files_load_as_a_single_file_does(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(sharded.parameters(), whole.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda t: t.pop("model.transformer.ln_f.weight"), "lacks 1 parameters.*ln_f"),
-        (lambda t: t.update(extra=torch.zeros(1)), "holds extra"),
-        (lambda t: t.update({"model.transformer.ln_f.weight": torch.zeros(3)}), r"ln_f.weight is \[3\]"),
-    ],
-)
-def test_invalid_parameters_are_named_in_one_line(change, complaint: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_parameters_are_checked_before_they_are_loaded(tmp_path: Path) -> None:
     path = copy_of(ONE, tmp_path) / "model.safetensors"
     tensors = load_file(path)
-    change(tensors)
+    del tensors["model.transformer.ln_f.weight"]
     save_file(tensors, path)
-    with pytest.raises(ValueError, match=complaint) as caught:
+    with pytest.raises(ValueError, match=r"lacks 1 parameters.*ln_f"):
         load(tmp_path, torch.float32, "cpu")
-    assert "\n" not in str(caught.value)
 
 
 def test_the_published_configurations_are_read() -> None:
