@@ -34,8 +34,27 @@ def _encoded(first: int, last: int) -> Iterator[tuple[Range, ...]]:
 
 def without(codes: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
     """The codes that are not among the others, ascending."""
-    found = sorted(codes)
-    for low, high in others:
-        parts = [part for a, b in found for part in ((a, min(b, low - 1)), (max(a, high + 1), b))]
-        found = sorted({(a, b) for a, b in parts if a <= b})
+    found, holes, at = list[Range](), _disjoint(others), 0
+    for first, last in _disjoint(codes):
+        low = first
+        while at < len(holes) and holes[at][0] <= last:
+            if low < holes[at][0]:
+                found.append((low, holes[at][0] - 1))
+            low = max(low, holes[at][1] + 1)
+            if low > last:  # the next codes may be in this hole, too
+                break
+            at += 1
+        if low <= last:
+            found.append((low, last))
     return tuple(found)
+
+
+def _disjoint(codes: Iterable[Range]) -> list[Range]:
+    """The same codes, ascending, in as few ranges as possible."""
+    found: list[Range] = []
+    for low, high in sorted(codes):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    return found

@@ -155,13 +155,13 @@ class _Reader:
     def _character_set(self, text: str, at: int) -> FormPart:
         """A character of a set such as [a-z_]."""
         inverted = text.startswith("^")
-        found, codes = self._characters(text[inverted:], at), list[Range]()
+        found, codes = self._characters(text[inverted:], at)[::-1], list[Range]()
         while found:
-            first, _ = found.pop(0)
+            first, _ = found.pop()
             last = first
-            if len(found) > 1 and found[0] == ("-", False):
-                last = found[1][0]
-                del found[:2]
+            if len(found) > 1 and found[-1] == ("-", False):
+                found.pop()
+                last, _ = found.pop()
             if last < first:
                 raise self._error(f"the range {first}-{last} is empty", at)
             codes.append((ord(first), ord(last)))

@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadInput
+from shared.patterns.automaton import compile_pattern
 from shared.patterns.gbnf import Reference, read_grammar
 from shared.patterns.grammar import grammar_part
 from shared.patterns.part_automaton import automaton_of
@@ -82,6 +83,14 @@ def test_every_text_of_a_grammar_up_to_the_depth_matches_its_pattern(grammar: st
 def test_a_part_has_the_texts_of_its_grammar(grammar: str, texts: list[str], others: list[str]) -> None:
     automaton = automaton_of(grammar_part(grammar))
     assert [text for text in (*texts, *others) if automaton.accepts(text)] == texts
+
+
+@pytest.mark.parametrize("sign", ["", "^"])
+def test_a_set_of_many_characters_takes_little_time(sign: str) -> None:
+    many = "".join(chr(code) for code in range(0x4E00, 0x9FFF, 2))
+    grammar, pattern = grammar_part(f"root ::= [{sign}{many}]"), compile_pattern(f"^[{sign}{many}]$|a$")
+    for automaton in (automaton_of(grammar), pattern):
+        assert [automaton.accepts(each) for each in (many[0], many[-1], "丁")] == [not sign, not sign, bool(sign)]
 
 
 def test_lists_within_each_other_have_the_states_of_an_item_once() -> None:

@@ -48,16 +48,12 @@ class UsableTool:
 
 
 class CallRules(NamedTuple):
-    """Rules for the calls of a reply.
+    """Rules for the calls of a reply."""
 
-    `mode`: none, auto (as None) or required; `named`: the one tool that the client has chosen; `parallel` false: one
-    call at most; `allowed`: the tools among which the model may choose (None: all).
-    """
-
-    mode: str | None = None
-    named: str | None = None
-    parallel: bool | None = None
-    allowed: Collection[str] | None = None
+    mode: str | None = None  # none, auto (as None) or required
+    named: str | None = None  # the one tool that the client has chosen
+    parallel: bool | None = None  # false: one call at most
+    allowed: Collection[str] | None = None  # the tools among which the model may choose; None: all
 
 
 @dataclass(frozen=True, slots=True)
