@@ -11,6 +11,7 @@ import numpy as np
 from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import BYTES, PatternAutomaton, useful
+from shared.patterns.compile_budget import current_budget
 from shared.patterns.parts import Compiled, FormPart, JoinedParts, Literal, either
 from shared.patterns.regex import read_regex
 from shared.patterns.schema_keywords import NoValue
@@ -125,6 +126,7 @@ def _naturals(first: int, last: int, decimals: int) -> FormPart:
                 states.append(after)
             row[ord(character)] = numbers[after]
         next_state.append(row)
+        current_budget().spend(steps=6)
     may_end = [any(decimals != left <= point and not low for left, low, _ in state) for state in states]
     found = useful(PatternAutomaton.plain(np.array(next_state), np.array(may_end)))
     assert found is not None, "each of the numbers is a text"

@@ -80,6 +80,7 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
     found: dict[int, set[str]] = {}
+    current_budget().spend(steps=len(parts) ** 2 // 4)  # pairs are compared
     traits = [_traits(part, field, find) for part in parts]
     for (at, one), (beside, other) in combinations(enumerate(traits), 2):
         differences = {_differ(a, b) for a in one for b in other}

@@ -11,6 +11,7 @@ import jsonschema_rs
 import pytest
 
 from shared.errors import BadInput
+from shared.patterns.compile_budget import SMALL, BudgetExceeded, limited_to
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
 from shared.patterns.json_strings import FORMATS
 from shared.patterns.part_automaton import automaton_of
@@ -385,6 +386,18 @@ def test_look_ahead_sees_the_rest_of_the_text(pattern: str) -> None:
 def test_a_pattern_of_names_takes_linear_time() -> None:
     names = {"patternProperties": {"(a+)+$": True}, "properties": {"a" * 200 + "b": {"type": "null"}}}
     assert automaton_of(schema_part(names)).accepts("{}")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"const": i} for i in range(1000)]},
+        {"prefixItems": [{"type": "number", "maximum": 1e9 + i} for i in range(300)]},
+    ],
+)
+def test_a_schema_that_takes_seconds_exceeds_the_budget_of_small_ones(schema: Any) -> None:
+    with limited_to(SMALL), pytest.raises(BudgetExceeded):
+        schema_part(schema)
 
 
 def test_an_error_names_the_part_of_the_schema() -> None:
