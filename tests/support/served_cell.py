@@ -1,7 +1,7 @@
 """A cell of real engines without a bus; a cycle's results arrive at the next one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import (
@@ -15,16 +15,32 @@ from services.scheduler.events import (
 )
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.state.decision_log import ThresholdChoice
+from services.scheduler.state.fleet import Fleet
+from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.step_pipeline import SENT
 from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model.model_runner import Runner
-from shared.arrays import unpack_int32
+from shared.arrays import Int64, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import Progress
 from tests.builders import ARRIVAL_S, draining, registered, scheduler_core
 
 MAX_CYCLES = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class VaryingThreshold(FixedThresholdPolicy):
+    """The steps of a request have three thresholds in turn, from `threshold` down by at most `spread`."""
+
+    spread: float = 0.0
+
+    def choose(self, rows: Int64, table: RequestTable, fleet: Fleet, now_s: float) -> ThresholdChoice:
+        fixed = FixedThresholdPolicy.choose(self, rows, table, fleet, now_s)
+        steps = table.steps[rows] + (table.pipeline.state[rows] >= SENT)
+        return replace(fixed, thresholds=fixed.thresholds - self.spread * (steps % 3) / 2)
 
 
 @dataclass
@@ -39,6 +55,7 @@ class ServedCell:
     prefixes: PrefixSize = NO_PREFIXES
     canvas_steps: int = 0
     mode: CacheMode = CacheMode.BLOCK
+    spread: float = 0.0  # of the thresholds
     finished: dict[str, FinishRequest] = field(default_factory=dict)
     progress: list[Progress] = field(default_factory=list)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
@@ -60,7 +77,7 @@ class ServedCell:
         self.epoch += 1
         config = self.runners[0].config
         self.core = scheduler_core(
-            lambda _: FixedThresholdPolicy(self.threshold, self.moves),
+            lambda _: VaryingThreshold(self.threshold, self.moves, self.spread),
             epoch=self.epoch,
             mask_token_id=config.mask_token_id,
             vocab_size=config.vocab_size,

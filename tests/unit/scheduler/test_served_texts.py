@@ -50,6 +50,7 @@ class Kind:
     page_tokens: int = 0
     canvas_steps: int = 0
     edit_threshold: float = NO_EDITS
+    spread: float = 0.0  # of the thresholds of a request's steps
 
     def arrival(self, name: str = "r", prompt: Sequence[int] = (), **fields: Any) -> RequestArrived:
         ids = np.array(prompt or self.prompt, dtype=np.int32)
@@ -70,7 +71,7 @@ class Kind:
     ) -> ServedCell:
         prefixes = PrefixSize(self.page_tokens, PAGES) if has_pages and self.page_tokens else NO_PREFIXES
         own = self.runners[:instances], ROOM, self.threshold, moves, lookahead, prefixes, self.canvas_steps, self.mode
-        return ServedCell(*own)
+        return ServedCell(*own, spread=self.spread)
 
     def served(self, **fields: Any) -> ServedCell:
         """A cell that has served this request alone."""
@@ -118,7 +119,7 @@ def canvases(directories: pytest.TempPathFactory) -> Kind:
     return Kind(
         runners=[open_canvas_model(model, ROOM + PAGES * CANVAS) for _ in range(2)], mode=CacheMode.BLOCK,
         threshold=0.75, prompt=[(7 * i) % 90 + 3 for i in range(21)], output=2 * CANVAS, block=CANVAS,
-        fields={"seed": 0}, page_tokens=CANVAS, canvas_steps=CANVAS_STEPS,
+        fields={"seed": 0}, page_tokens=CANVAS, canvas_steps=CANVAS_STEPS, spread=0.4,
     )  # fmt: skip
 
 
@@ -226,7 +227,7 @@ def test_estimates_features_and_load_control_count_free_tokens_only(tmp_path_fac
 
 @pytest.fixture(scope="module")
 def canvas(tmp_path_factory: pytest.TempPathFactory) -> Kind:
-    return canvases(tmp_path_factory)
+    return replace(canvases(tmp_path_factory), spread=0.0)
 
 
 def test_a_served_canvas_is_that_of_an_engine_alone_and_is_streamed_whole(canvas: Kind) -> None:
