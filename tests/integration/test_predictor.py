@@ -106,14 +106,10 @@ async def test_two_predictors_share_the_work_and_a_kill_loses_only_held_queries(
         first.kill()
         first.wait()
         answered.clear()
-        await until(lambda: has(answered, 50))
+        await reached(lambda: answered.total() >= 50)
         for task in asking:
             task.cancel()
     assert lost <= len(asking), "at most one query of each client"
-
-
-async def has(counted: Counter[str], total: int) -> bool:
-    return counted.total() >= total
 
 
 async def test_on_sigterm_delivered_queries_are_answered(

@@ -78,15 +78,9 @@ async def test_a_message_that_is_no_outcome_does_not_take_the_place_of_one(share
 
 async def stored(cluster: Cluster, request_id: str) -> Outcome:
     """Wait until an outcome is stored: a subscriber may receive it before."""
-    found: list[Outcome] = []
-
-    async def is_stored() -> bool:
-        outcome = await cluster.bus.outcome(request_id)
-        found.extend([outcome] if outcome else [])
-        return bool(found)
-
-    await until(is_stored)
-    return found[-1]
+    outcome = await eventually(lambda: cluster.bus.outcome(request_id), lambda found: found is not None)
+    assert outcome is not None
+    return outcome
 
 
 async def test_a_json_request_without_client_library_is_answered_in_json(

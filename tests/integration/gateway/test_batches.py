@@ -287,11 +287,7 @@ async def test_a_batch_that_was_queued_in_a_deleted_stream_is_run(
     await bus.js.delete_stream(bus.subjects.stream("BATCHES"))
     await bus.set_up()
     async with running(settings, text):
-
-        async def has_ended() -> bool:
-            return (await batches.get(batch.batch_id, "")).ended
-
-        await until(has_ended)
+        await eventually(lambda: batches.get(batch.batch_id, ""), lambda found: found.ended)
 
 
 @OWN_CELL

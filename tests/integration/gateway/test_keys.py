@@ -291,12 +291,7 @@ async def test_a_key_sees_itself_and_its_batches_and_an_operator_sees_all(
         data: list[dict[str, Any]] = (await gateway.http.get(path, headers=bearing(secret))).json()["data"]
         return data
 
-    async def has_finished() -> bool:
-        [own] = await listed(alices_secret, "/keys")
-        return bool(own["finished"])
-
-    await until(has_finished)
-    [own] = await listed(alices_secret, "/keys")
+    [own] = await eventually(lambda: listed(alices_secret, "/keys"), lambda found: found[0]["finished"])
     assert (own["id"], own["requests_per_minute"], own["concurrency"]) == (alice.key_id, 60, 8)
     assert (own["finished"], own["slo_attainment"]) == (1, 1.0)
     assert {key["name"] for key in await listed(operators_secret, "/keys")} >= {"alice", "bob", "operator"}

@@ -1,8 +1,8 @@
 """`/ready`, the console and the metrics report whether requests can be served."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from shared.text import TextModel
 from tests.builders import scheduler_stats
 from tests.support.gateway import CHAT, RunningGateway, running
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.waiting import eventually, until
+from tests.support.waiting import eventually
 
 PATH = "/v1/chat/completions"
 
@@ -64,14 +64,13 @@ async def test_a_request_that_is_not_stored_ends_readiness_until_one_is(
 
 
 async def test_a_scheduler_in_a_crash_loop_ends_readiness(gateway: RunningGateway) -> None:
+    async def policy_of_leader() -> Any:
+        return (await gateway.http.get("/cluster")).json()["policy"]
+
     for epoch in range(2, 6):
         gateway.scheduler.stats = scheduler_stats(epoch=epoch, policy=f"of epoch {epoch}")
-        await until(partial(leads, gateway, gateway.scheduler.stats.policy))
+        await eventually(policy_of_leader, lambda found: found == gateway.scheduler.stats.policy)
     await becomes(gateway, "times in the last 60 s")
-
-
-async def leads(gateway: RunningGateway, policy: str) -> bool:
-    return bool((await gateway.http.get("/cluster")).json()["policy"] == policy)
 
 
 async def test_requests_that_the_scheduler_never_receives_end_readiness(
