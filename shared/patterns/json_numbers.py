@@ -47,7 +47,8 @@ def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None
     value = schema.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):  # an integer may exceed all floats
         raise BadInput(f"{name} must be a number, got {value!r}", field)
     return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
 

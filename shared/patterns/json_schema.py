@@ -97,7 +97,7 @@ class _Converter:
             found = self.convert(self._references.root, field, {})
         except RecursionError:
             raise BadInput(f"{field} is nested too deep", field) from None
-        except (AttributeError, KeyError, TypeError, ValueError):  # a value of a wrong type within a keyword
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # a wrong value within a keyword
             raise BadInput(f"{field} is not a valid JSON schema", field) from None
         if found is None:
             levels = f" of at most {MAX_DEPTH} levels" if self._is_cut else ""
