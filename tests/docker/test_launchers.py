@@ -61,14 +61,10 @@ async def is_removed() -> bool:
     return True
 
 
-async def is_up(spec: InstanceSpec) -> bool:
-    return bool(containers(spec))
-
-
 async def test_a_started_instance_runs_and_a_stopped_one_is_removed(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(0, 1))
     await launcher.start(spec)
-    await until(lambda: is_up(spec), WITHIN_S)
+    await reached(lambda: containers(spec), WITHIN_S)
     assert list(await launcher.running()) == [spec]
     await launcher.stop(spec, 1)
     assert list(await launcher.running()) == []
@@ -78,21 +74,21 @@ async def test_a_started_instance_runs_and_a_stopped_one_is_removed(launcher: La
 async def test_starts_and_stops_are_idempotent(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(1,))
     await launcher.start(spec)
-    await until(lambda: is_up(spec), WITHIN_S)
+    await reached(lambda: containers(spec), WITHIN_S)
     before = containers(spec)
     await launcher.start(spec)
     assert containers(spec) == before
     await launcher.stop(spec, 1)
     await launcher.stop(spec, 1)
     await launcher.start(spec)
-    await until(lambda: is_up(spec), WITHIN_S)
+    await reached(lambda: containers(spec), WITHIN_S)
     assert list(await launcher.running()) == [spec]
 
 
 async def test_a_worker_gets_its_place_in_its_environment(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(0, 1))
     await launcher.start(spec)
-    await until(lambda: is_up(spec), WITHIN_S)
+    await reached(lambda: containers(spec), WITHIN_S)
     environ = docker("inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", *containers(spec)).split()
     place = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
     assert place | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
@@ -101,7 +97,7 @@ async def test_a_worker_gets_its_place_in_its_environment(launcher: Launcher, no
 async def test_a_worker_has_few_rights_and_a_memory_limit(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(0,))
     await launcher.start(spec)
-    await until(lambda: is_up(spec), WITHIN_S)
+    await reached(lambda: containers(spec), WITHIN_S)
     rights = json.loads(docker("inspect", "--format", "{{json .HostConfig}}", *containers(spec)))
     assert rights["CapDrop"] == ["ALL"]
     assert rights["ReadonlyRootfs"]
@@ -117,7 +113,7 @@ async def test_all_workers_have_one_common_name(launcher: Launcher, node: str) -
     specs = [InstanceSpec(node=node, gpus=(0,)), InstanceSpec(node=node, gpus=(1,))]
     for spec in specs:
         await launcher.start(spec)
-        await until(partial(is_up, spec), WITHIN_S)
+        await reached(partial(containers, spec), WITHIN_S)
 
     async def both_answer() -> bool:
         try:
@@ -132,7 +128,7 @@ async def test_all_workers_have_one_common_name(launcher: Launcher, node: str) -
 async def test_an_instance_with_a_killed_container_can_be_started_again(launcher: Launcher, node: str) -> None:
     spec = InstanceSpec(node=node, gpus=(0,))
     await launcher.start(spec)
-    await until(lambda: is_up(spec), WITHIN_S)
+    await reached(lambda: containers(spec), WITHIN_S)
     killed = containers(spec)
     docker("kill", *killed)
     await launcher.start(spec)

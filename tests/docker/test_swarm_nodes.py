@@ -12,7 +12,7 @@ from experiments.faults.load import open_loop, send
 from experiments.live_cluster import held_out_requests
 from experiments.swarm_cluster import STACK, SwarmCluster, three_node_cluster
 from experiments.swarm_nodes import swarm_nodes
-from tests.support.waiting import until
+from tests.support.waiting import reached
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
@@ -57,10 +57,7 @@ async def test_no_request_is_lost_or_fails_when_a_workers_node_loses_its_power(c
     for node in 10 * [first, second]:  # no read goes to the server of the lost node any more
         assert cluster.plans(node), node.name
 
-    async def is_decided() -> bool:
-        lost = f"at once, after the loss of worker-{victim.name}-0"
-        return any(str(plan["reason"]).startswith(lost) for plan in cluster.plans(second))
-
-    await until(is_decided, RECOVERY_S)
+    lost = f"at once, after the loss of worker-{victim.name}-0"
+    await reached(lambda: any(str(plan["reason"]).startswith(lost) for plan in cluster.plans(second)), RECOVERY_S)
     victim.start()
     await asyncio.to_thread(cluster.wait_until_served, [second.name, victim.name])

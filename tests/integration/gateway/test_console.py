@@ -115,8 +115,10 @@ async def test_the_cluster_shows_memory_caches_and_the_storage_of_the_bus(bus: B
     other = Instance(instance_id="caching", model=card, tp_degree=1, memory_bytes=3, max_memory_bytes=9, **sizes)
     await (await bus.bucket(bus.subjects.instances_bucket)).put(other.instance_id, encode(other))
 
-    update = await eventually(lambda: first_update(gateway), lambda found: found["loads"][-1]["kv_cache_use"] == 0.25)
-    assert update["loads"][-1]["prefix_hit_rate"] == 0.4
+    await eventually(
+        lambda: first_update(gateway),
+        lambda found: [found["loads"][-1][name] for name in ("kv_cache_use", "prefix_hit_rate")] == [0.25, 0.4],
+    )
     cluster = (await gateway.http.get("/cluster")).json()
     [shown] = [each for each in cluster["nodes"][0]["instances"] if each["id"] == "caching"]
     assert (shown["memory_bytes"], shown["max_memory_bytes"]) == (3, 9)

@@ -15,13 +15,8 @@ from services.scheduler.state.request_table import NOWHERE
 from services.scheduler.state.step_pipeline import SENT_ACROSS, SENT_AHEAD
 from shared.arrays import Float64, unpack_float32, unpack_int64
 from tests.builders import arrival, scheduler_core
-from tests.support.scripted_cell import PROFILE, THRESHOLDS, ScriptedCell, jobs_in, make_cell, registered
+from tests.support.scripted_cell import FLAT_PROFILE, PROFILE, THRESHOLDS, ScriptedCell, jobs_in, make_cell, registered
 from tests.support.scripted_worker import ScriptedWorker
-
-# An iteration takes 20 ms for each kind of step; tokens hardly count.
-FLAT_PROFILE = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
-    f"1,{tokens},{kind},{20 + tokens / 1000}\n" for tokens in (32, 1024, 8192) for kind in ("recompute", "cache")
-)
 
 
 def cell_of(*, caching: bool = True, **options: Any) -> ScriptedCell:

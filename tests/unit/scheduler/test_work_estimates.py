@@ -14,7 +14,7 @@ from shared.arrays import Int64
 from shared.messages.instances import InstanceState
 from shared.messages.steps import CACHE
 from tests.builders import arrival
-from tests.support.scripted_cell import registered
+from tests.support.scripted_cell import FLAT_PROFILE, registered
 
 NOW_S = 1000.0
 
@@ -115,11 +115,8 @@ def test_an_iteration_of_more_requests_takes_longer() -> None:
 
 def test_without_a_cache_steps_share_the_base_of_recompute_iterations() -> None:
     """Iterations of both kinds cost the same, so a step books as much as a cache step, and a batch takes as long."""
-    flat = "tp,batch_tokens,step_kind,latency_ms\n" + "".join(
-        f"1,{tokens},{kind},{20 + tokens / 1000}\n" for tokens in (32, 1024, 8192) for kind in ("recompute", "cache")
-    )
     (cached, fleet), (uncached, _) = cluster(1), cluster(1, caching=False)
-    fleet.update(registered("i-0", profile=flat).instance, 0.0)
+    fleet.update(registered("i-0", profile=FLAT_PROFILE).instance, 0.0)
     assert booked(uncached, fleet, 0, recompute_steps=50) == pytest.approx(booked(cached, fleet, 50), rel=0.2)
     latency = BatchLatency(fleet, tokens=128, block_length=32, recompute_share=1.0)
     assert latency.seconds(np.array([0]), np.array([4]))[0] == pytest.approx(0.0205, rel=0.01)
