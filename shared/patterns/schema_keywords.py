@@ -105,7 +105,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def listed_values(schema: Any) -> list[Any] | None:
-    """The only values that `enum` and `const` allow; none if the schema is false. None: neither is there."""
+    """The only values that `enum` and `const` allow; none if the schema is false. None: it has neither of them."""
     if not isinstance(schema, Mapping):
         return [] if schema is False else None
     listed = schema["enum"] if isinstance(schema.get("enum"), list) else None
