@@ -339,6 +339,14 @@ def test_many_conditions_on_one_property_are_served(required: list[str], require
         assert automaton.accepts(json.dumps(value)) == validator.is_valid(value), value
 
 
+def test_a_way_that_breaks_one_rule_of_several_is_possible() -> None:
+    names = {key: {"type": "boolean"} for key in "abc"}
+    ways = [{"not": {"anyOf": [{"required": ["a"]}], "required": ["b"]}}, {"required": ["c"]}]
+    conditions = [{"anyOf": ways}, {"anyOf": [{"required": ["a"]}, False]}]
+    schema = {"type": "object", "properties": names, "allOf": conditions}
+    assert automaton_of(schema_part(schema)).accepts('{"a": true}')
+
+
 @pytest.mark.parametrize(("schema", "reason"), REFUSED)
 def test_a_schema_that_no_pattern_can_express_is_refused_by_name(schema: Any, reason: str) -> None:
     with pytest.raises(BadInput) as refused:
