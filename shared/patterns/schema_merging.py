@@ -214,7 +214,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     match part.get("not"):
         case {"anyOf": [*refused], **rest} if not rest:
             inner += [[_opposite(each)] for each in refused]
-        case refused:
+        case {**refused}:
             inner.append([_opposite(refused)])
     found = [_own_traits(part)]
     for ways in inner if depth < MAX_TRAITS_DEPTH else ():
