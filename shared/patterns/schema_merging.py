@@ -211,11 +211,8 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     inner = [[each] for each in part.get("allOf", [])] + [part[name] for name in ("anyOf", "oneOf") if name in part]
     if "$ref" in part:
         inner.append([find(part["$ref"], field)])
-    match part.get("not"):
-        case {"anyOf": [*refused], **rest} if not rest:
-            inner += [[_opposite(each)] for each in refused]
-        case {**refused}:
-            inner.append([_opposite(refused)])
+    if isinstance(refused := part.get("not"), Mapping):
+        inner += [[_opposite(each)] for each in (refused["anyOf"] if [*refused] == ["anyOf"] else [refused])]
     found = [_own_traits(part)]
     for ways in inner if depth < MAX_TRAITS_DEPTH else ():
         more = [each for way in ways[:MAX_TRAITS] for each in _traits(way, field, find, depth + 1)]
