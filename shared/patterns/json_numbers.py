@@ -19,13 +19,13 @@ from shared.patterns.schema_keywords import NoValue
 DIGITS = 15  # of a whole number, so that every parser keeps its value; at most as many follow the point
 LARGEST = 10**DIGITS - 1
 HUGE = 10**115  # above each number with DIGITS digits and an exponent of two digits
-BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}  # the side of each
+BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}  # 1: from above
 MAX_MULTIPLES = 1_000
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
 ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 
-# The end of a number: its most characters, and the lowest and the highest number that these are, in units of the last
-# decimal. Decimals that are left out are 0
+# The characters that may follow the beginning of a number: how many at most, and the lowest and the highest number that
+# they may write, in units of the last decimal. Decimals that are left out count as 0
 Rest = tuple[int, int, int]
 
 
@@ -110,7 +110,10 @@ def _between(first: int, last: int, decimals: int) -> FormPart:
 
 @lru_cache(256)
 def _naturals(first: int, last: int, decimals: int) -> FormPart:
-    """Those without a sign. A state of their automaton is what may follow: a `Rest` for each length of the number."""
+    """The numbers from `first` to `last`, both at least 0, in units of the last decimal.
+
+    A state of the automaton is the set of what may follow: one `Rest` for each number of digits before the point.
+    """
     point = decimals + 1  # characters that may follow the whole part
     start = []
     for digits in range(1, DIGITS + 1):
@@ -128,6 +131,7 @@ def _naturals(first: int, last: int, decimals: int) -> FormPart:
             row[ord(character)] = numbers[after]
         next_state.append(row)
         current_budget().spend(steps=6)
+    # A number ends with its last digit, not with the point; the decimals left out, 0, must be within the bounds
     may_end = [any(decimals != left <= point and not low for left, low, _ in state) for state in states]
     found = useful(PatternAutomaton.plain(np.array(next_state), np.array(may_end)))
     assert found is not None, "each of the numbers is a text"

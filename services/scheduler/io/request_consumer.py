@@ -40,7 +40,7 @@ from shared.text import round_up_to_blocks
 log = structlog.get_logger(__name__)
 
 EARLY_CANCEL_TTL_S = 60.0  # time for which a cancel is kept for its request, which uses another subject and is slower
-RETRY_REPLACED_S = 0.1  # a request is sent again, and the message that it replaces is not acknowledged yet
+RETRY_REPLACED_S = 0.1  # delay of a request sent again, whose first message is not acknowledged yet
 CHARS_PER_TOKEN = 4  # of a waiting text, which is not tokenized yet
 
 
