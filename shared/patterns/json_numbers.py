@@ -19,7 +19,7 @@ from shared.patterns.schema_keywords import NoValue
 DIGITS = 15  # of a whole number, so that every parser keeps its value; at most as many follow the point
 LARGEST = 10**DIGITS - 1
 HUGE = 10**115  # above each number with DIGITS digits and an exponent of two digits
-BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}  # 1: from above
+BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}  # -1: lower bounds
 MAX_MULTIPLES = 1_000
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
 ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
@@ -80,8 +80,8 @@ def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart
 
 
 def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) -> FormPart:
-    """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound, in units of the last
-    decimal. Of fractions, only those that are multiples also by the arithmetic of floating point."""
+    """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound and 0 is in the range, in
+    units of the last decimal. Of fractions, only those that are multiples also by the arithmetic of floating point."""
     units = int(step * 10**decimals)
     is_open = first <= -LARGEST * 10**decimals and last >= 0  # no lower bound
     low = 0 if is_open else -(-first // units) * units
@@ -102,14 +102,14 @@ def _between(first: int, last: int, decimals: int) -> FormPart:
     """The numbers from `first` to `last`, in units of the last decimal, without -0."""
     ways: list[FormPart] = []
     if first < 0:
-        ways.append(JoinedParts((Literal("-"), _naturals(max(-last, 1), -first, decimals))))
+        ways.append(JoinedParts((Literal("-"), _without_sign(max(-last, 1), -first, decimals))))
     if last >= 0:
-        ways.append(_naturals(max(first, 0), last, decimals))
+        ways.append(_without_sign(max(first, 0), last, decimals))
     return either(ways)
 
 
 @lru_cache(256)
-def _naturals(first: int, last: int, decimals: int) -> FormPart:
+def _without_sign(first: int, last: int, decimals: int) -> FormPart:
     """The numbers from `first` to `last`, both at least 0, in units of the last decimal.
 
     A state of the automaton is the set of what may follow: one `Rest` for each number of digits before the point.

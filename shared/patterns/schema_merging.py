@@ -28,6 +28,7 @@ TYPE_OF_PYTHON = {
     type(None): "null",
 }
 MAX_TRAITS, MAX_TRAITS_DEPTH = 100, 4  # alternatives of a part that are compared, and levels of allOf, anyOf and $ref
+WHOLE = None  # in place of a property's name: the value itself
 MAX_WAYS = 1_000  # parts of oneOf, and of an anyOf that is made of two
 
 LOWER_BOUNDS = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
@@ -102,15 +103,15 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]
 
 
 def without_impossible_ways(schema: Any, field: str, find: Find) -> Any:
-    """The schema without the parts of its anyOf that are known to have no value beside the rest. So the ways of n
-    conditions (`if`) on the values of one property are about n, not 2^n."""
+    """The schema without the parts of its anyOf that contradict its other keywords, as far as their traits show it;
+    false if no part is left. So n conditions (`if`) on one property leave roughly n parts, not 2^n."""
     if not isinstance(schema, Mapping) or "anyOf" not in schema:
         return schema
     rest = {name: value for name, value in schema.items() if name != "anyOf"}
 
     def is_possible(way: Any) -> bool:
         with suppress(BadInput):  # the conversion reports it, if the way is needed
-            return any(map(_has_values, _traits({"allOf": [rest, way]}, field, find)))
+            return any(map(_may_have_values, _traits({"allOf": [rest, way]}, field, find)))
         return True
 
     ways = [way for way in schema["anyOf"] if is_possible(way)]
@@ -195,11 +196,11 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 class _Traits(NamedTuple):
     """Common traits of the values of a schema: their possible types, the properties that all have, and the possible
-    values of properties; of the value itself under the name ""."""
+    values of properties; of the value itself under the name WHOLE, as a property may be named ""."""
 
     types: frozenset[str]
     required: frozenset[str]
-    values: Mapping[str, frozenset[str]]
+    values: Mapping[str | None, frozenset[str]]
 
 
 def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
@@ -222,7 +223,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
 
 
 def _opposite(refused: Any) -> Any:
-    """A schema of the values that another one, about a single property, refuses; true if it is not known."""
+    """A schema that all values have that `refused`, about a single property, does not accept; true: none is known."""
     match refused:
         case {"properties": {**properties}, **rest} if len(properties) == 1 and not rest:
             return {"type": "object", "required": list(properties)}
@@ -233,20 +234,22 @@ def _opposite(refused: Any) -> Any:
 
 def _own_traits(schema: Schema) -> _Traits:
     """The traits that follow from the schema's own keywords."""
-    parts = {"": schema, **schema.get("properties", {})}
+    parts: dict[str | None, Any] = {WHOLE: schema, **schema.get("properties", {})}
     listed = {name: found for name, part in parts.items() if (found := listed_values(part)) is not None}
     kinds = [kind for kind in listed_types(schema) if kind in TYPES] if "type" in schema else TYPES
     kinds = [*kinds, *(["integer"] if "number" in kinds else [])]
-    kinds = [kind for kind in kinds if "" not in listed or any(is_of(value, kind) for value in listed[""])]
+    kinds = [kind for kind in kinds if WHOLE not in listed or any(is_of(each, kind) for each in listed[WHOLE])]
     values = {name: frozenset(map(as_key, each)) for name, each in listed.items()}
     return _Traits(frozenset(kinds), frozenset(schema.get("required", [])), values)
 
 
-def _has_values(traits: _Traits) -> bool:
-    """Whether values with these traits are possible. Where no `type` is given, required properties mean objects."""
-    lacks = any(traits.values.get(name) == frozenset() for name in traits.required)
-    kinds = traits.types - ({"object"} if lacks else set())
-    return bool(kinds) and (not lacks or traits.types != frozenset(TYPES)) and traits.values.get("") != frozenset()
+def _may_have_values(traits: _Traits) -> bool:
+    """False if these traits leave no value. Where all types are allowed, only objects are written for `required`."""
+    no_object = any(traits.values.get(name) == frozenset() for name in traits.required)
+    kinds = traits.types - ({"object"} if no_object else set())
+    return (
+        bool(kinds) and (not no_object or traits.types != frozenset(TYPES)) and traits.values.get(WHOLE) != frozenset()
+    )
 
 
 def _joined_traits(one: _Traits, other: _Traits) -> _Traits:
@@ -256,9 +259,9 @@ def _joined_traits(one: _Traits, other: _Traits) -> _Traits:
 
 def _differ(one: _Traits, other: _Traits) -> bool | None:
     """Whether all values of the two differ; False: only those that are objects do; None: no difference is known."""
-    common, compared = one.types & other.types, one.required & other.required | {""}
+    common, compared = one.types & other.types, one.required & other.required | {WHOLE}
     shared = one.values.keys() & other.values.keys() & compared
     different = {name for name in shared if one.values[name].isdisjoint(other.values[name])}
-    if not common or "" in different:
+    if not common or WHOLE in different:
         return True
     return common == {"object"} if different else None
