@@ -43,7 +43,7 @@ def number(schema: Mapping[str, Any], field: str) -> FormPart:
 
 
 def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None:
-    """A keyword that is a number. Raises: BadInput if it is another value."""
+    """A keyword that is a number; None if it is absent or null. Raises: BadInput if it is another value."""
     value = schema.get(name)
     if value is None:
         return None
@@ -54,16 +54,17 @@ def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None
 
 
 def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart:
-    """A number with at most this many decimals, and DIGITS digits before them."""
+    """A number with at most DIGITS digits before the point, and at most this many decimals: fewer, if a bound has many
+    digits before the point; with `multipleOf`, as many as the step has."""
     low, above, high, below, step = (_decimal(schema, name, field) for name in (*BOUNDS, "multipleOf"))
     if step is not None and step <= 0:
         raise BadInput(f"multipleOf must be above 0, got {schema['multipleOf']!r}", field)
     least = max([Decimal(-LARGEST), *(bound for bound in (low, above) if bound is not None)])
     most = min([Decimal(LARGEST), *(bound for bound in (high, below) if bound is not None)])
-    exact = [int(abs(bound)) for bound in (low, above, high, below) if bound is not None and abs(bound) <= LARGEST]
-    decimals = max(min(decimals, DIGITS - len(str(max(exact, default=0)))), 0)
+    in_range = [int(abs(bound)) for bound in (low, above, high, below) if bound is not None and abs(bound) <= LARGEST]
+    decimals = max(min(decimals, DIGITS - len(str(max(in_range, default=0)))), 0)
     if step is not None:
-        if not decimals:  # an integer
+        if not decimals:  # the least whole multiple: of 2.5, 5
             step = Decimal(step.as_integer_ratio()[0])
         decimals = max(-int(step.normalize().as_tuple().exponent), 0)
     unit = 10**decimals
@@ -71,7 +72,8 @@ def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart
     first += above is not None and Decimal(first) / unit == above
     last -= below is not None and Decimal(last) / unit == below
     if least > most or first > last:
-        raise NoValue(f"no number of at most {DIGITS} digits is from {least} to {most}", field)
+        bounds = " and ".join(f"{name} {schema[name]}" for name in BOUNDS if schema.get(name) is not None)
+        raise NoValue(f"no number of at most {DIGITS} digits has {bounds}", field)
     if step is not None and step != 1:
         return _multiples(first, last, step, decimals, field)
     if (first, last) == (-LARGEST, LARGEST):
@@ -82,10 +84,10 @@ def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart
 def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) -> FormPart:
     """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound and 0 is in the range, in
     units of the last decimal. Of fractions, only those that are multiples also by the arithmetic of floating point."""
-    units = int(step * 10**decimals)
+    step_in_units = int(step * 10**decimals)
     is_open = first <= -LARGEST * 10**decimals and last >= 0  # no lower bound
-    low = 0 if is_open else -(-first // units) * units
-    found = [_written(each, decimals) for each in range(low, last + 1, units)[:MAX_MULTIPLES]]
+    low = 0 if is_open else -(-first // step_in_units) * step_in_units
+    found = [_written(each, decimals) for each in range(low, last + 1, step_in_units)[:MAX_MULTIPLES]]
     found = [each for each in found if not decimals or (float(each) / float(step)).is_integer()]
     if not found:
         raise NoValue(f"no multiple of {step} is within the bounds", field)
@@ -145,6 +147,6 @@ def _after(rest: Rest, character: str, point: int) -> Rest | None:
         return None
     if character == ".":
         return left - 1, low, high
-    size = 10 ** (left - 1 - (left > point))  # numbers that begin with a digit
+    size = 10 ** (left - 1 - (left > point))  # of the numbers, as many begin with each digit
     low, high = max(low - int(character) * size, 0), min(high - int(character) * size, size - 1)
     return (left - 1, low, high) if low <= high else None

@@ -29,7 +29,7 @@ TYPE_OF_PYTHON = {
 }
 MAX_TRAITS, MAX_TRAITS_DEPTH = 100, 4  # alternatives of a part that are compared, and levels of allOf, anyOf and $ref
 WHOLE = None  # in place of a property's name: the value itself
-MAX_WAYS = 1_000  # parts of oneOf, and of an anyOf that is made of two
+MAX_WAYS = 1_000  # parts of oneOf, and of an anyOf that combines the parts of two
 
 LOWER_BOUNDS = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"]
 UPPER_BOUNDS = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"]
@@ -204,7 +204,11 @@ class _Traits(NamedTuple):
 
 
 def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
-    """The traits of each alternative of a part. Keywords with more than MAX_TRAITS alternatives are ignored."""
+    """The traits of each alternative of a part; none: no value is valid.
+
+    Ignored are keywords at MAX_TRAITS_DEPTH, those with more than MAX_TRAITS alternatives, and those with which the
+    combinations would be more: traits then hold for more values than the part accepts.
+    """
     if not isinstance(part, Mapping):
         return [] if part is False else [_Traits(frozenset(TYPES), frozenset(), {})]
     current_budget().spend(steps=1)
@@ -213,7 +217,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     if "$ref" in part:
         inner.append([find(part["$ref"], field)])
     if isinstance(refused := part.get("not"), Mapping):
-        inner += [[_opposite(each)] for each in (refused["anyOf"] if [*refused] == ["anyOf"] else [refused])]
+        inner += [[_required_by_not(each)] for each in (refused["anyOf"] if [*refused] == ["anyOf"] else [refused])]
     found = [_own_traits(part)]
     for ways in inner if depth < MAX_TRAITS_DEPTH else ():
         more = [each for way in ways[:MAX_TRAITS] for each in _traits(way, field, find, depth + 1)]
@@ -222,9 +226,9 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     return found
 
 
-def _opposite(refused: Any) -> Any:
-    """A schema that all values have that `refused`, about a single property, does not accept; true: none is known."""
-    match refused:
+def _required_by_not(negated: Any) -> Any:
+    """A schema of all values that `negated`, about a single property, does not accept; true: none is known."""
+    match negated:
         case {"properties": {**properties}, **rest} if len(properties) == 1 and not rest:
             return {"type": "object", "required": list(properties)}
         case {"required": [str(name)], **rest} if not rest:

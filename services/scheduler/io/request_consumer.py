@@ -175,19 +175,20 @@ class RequestConsumer:
             self._hold(waiting, RequestMessage(request, msg.headers))
 
     async def _handle_repeated(self, request_id: str, delivery: Delivery) -> bool:
-        """Acknowledge a second message of a request that was received before; the first one stays on the bus until the
-        outcome is stored. Returns: whether the request was received before."""
+        """Whether the request was received before. If so, its first message stays on the bus until the outcome is
+        stored, and another message of it is acknowledged; that of an ended request which names its producer is
+        acknowledged once the outcome is stored again. The same message, delivered again, is left alone."""
         unfinished = self.find(request_id)
         if unfinished is None and not self._outcomes.remembers(request_id):
             return False
         log.debug("request received again", request_id=request_id)
         if unfinished is not None:
-            is_second = unfinished.delivery != delivery
+            needs_acknowledgement = unfinished.delivery != delivery
         else:  # its outcome is being stored, or is stored
-            is_second = not self._outcomes.will_acknowledge(delivery)
-        if is_second and unfinished is None and has_producer(request_id):
+            needs_acknowledgement = not self._outcomes.will_acknowledge(delivery)
+        if needs_acknowledgement and unfinished is None and has_producer(request_id):
             self._outcomes.repeat(request_id, delivery)
-        elif is_second:
+        elif needs_acknowledgement:
             await self._acknowledge(delivery)
         return True
 

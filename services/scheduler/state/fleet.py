@@ -52,7 +52,7 @@ class Fleet(InstanceCosts):
             self.clear(index)
         known = self.instances[index]
         if known is None or known.profile != instance.profile:
-            self.learn_costs(index, instance)
+            self.set_costs(index, instance)
         self._recompute_rate = None
         self.prefixes.update(index, instance.prefix_tokens, instance.prefix_page)
         self.changed[index] = True

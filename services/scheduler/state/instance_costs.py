@@ -15,29 +15,29 @@ from shared.messages.steps import CACHE, RECOMPUTE, StepKind
 from shared.profile import LatencyProfile
 
 BUCKET = 32  # tokens between two points of a latency curve; latencies between the points are interpolated
-CACHE_KEYLESS = len(StepKind)  # behind the curves of the kinds: the part of a cache step that its keys do not change
+CACHE_KEYLESS = len(StepKind)  # a curve after those of the kinds: the part of a cache step without its keys
 NUM_CURVES = CACHE_KEYLESS + 1
 POINTS = 513  # of a curve
 MAX_GRID_TOKENS = BUCKET * (POINTS - 1)  # above, a latency is proportional to the tokens
 GRID_TOKENS = BUCKET * np.arange(POINTS)
-BASE_RANGE_TOKENS = (1024, 4096)  # the line through the latencies of these batch tokens begins at the base
+BASE_RANGE_TOKENS = (1024, 4096)  # the line through the latencies at these two gives the base, where it has 0 tokens
 MIN_BASE_SHARE = 0.2  # the least base, as a share of the latency of one bucket
-CORRECTION_RATE = 0.02  # weight of one observation in `correction`
-MAX_OBSERVED_RATIO = 3.0  # times `correction`: one stalled iteration moves it by no more
+CORRECTION_RATE = 0.02  # least weight of one observation in `correction`
+MAX_OBSERVED_RATIO = 3.0  # times `correction`: a longer iteration, as of a stall, counts as this
 
 Instances = Int32 | Int64 | slice  # indices
 Amounts = Int32 | Int64 | Float64  # of tokens or keys
 
 
 class InstanceCosts(Columns):
-    """Latency curves by the index of the instance."""
+    """Latency curves and constants of each instance, and the correction that its iterations show."""
 
     latency_s: Annotated[Float64, NUM_CURVES, POINTS]  # by curve and bucket of tokens
     _rise_s: Annotated[Float64, NUM_CURVES, POINTS]  # from each point to the next; 0 from the last
     key_s: Float64  # of a cache step: seconds per key attended
     recompute_base_s: Float64  # of a recompute iteration: the part that does not depend on its tokens
-    shared_launch_s: Float64  # saving of an iteration of both kinds
-    correction: Float64  # observed / predicted time of an iteration
+    shared_launch_s: Float64  # that one iteration of both kinds saves over two iterations
+    correction: Float64  # running average of observed / predicted time of an iteration
     observed: Int64  # iterations that `correction` counts
 
     def __init__(self, capacity: int) -> None:
@@ -48,7 +48,7 @@ class InstanceCosts(Columns):
         super().double()
         self._flatten()
 
-    def learn_costs(self, index: int, instance: Instance) -> None:
+    def set_costs(self, index: int, instance: Instance) -> None:
         """Fill the columns of an instance from its profile."""
         cost = _cost(instance)
         self.latency_s[index, RECOMPUTE] = cost.recompute.seconds(GRID_TOKENS)
@@ -121,7 +121,7 @@ def _cost(instance: Instance) -> IterationCost:
 
 
 def _base_seconds(curve: Curve) -> float:
-    """The intercept of a curve's line between BASE_RANGE_TOKENS."""
+    """The intercept of a curve's line between BASE_RANGE_TOKENS, at least MIN_BASE_SHARE of the latency of a bucket."""
     few, many = BASE_RANGE_TOKENS
     few_s, many_s = map(float, curve.seconds(BASE_RANGE_TOKENS))
     return max(few_s - few * (many_s - few_s) / (many - few), MIN_BASE_SHARE * float(curve.seconds(BUCKET)))
