@@ -303,6 +303,7 @@ async def test_a_connection_whose_start_is_cancelled_can_be_closed(settings: Gat
 
 
 async def test_readiness_takes_no_message_of_the_bus(gateway: RunningGateway) -> None:
+    await gateway.until("ready")  # its loop stood still during the tests with a cell of their own
     bus = gateway.scheduler.bus
     probes = bus.subjects.stream("PROBES")
     before = (await bus.js.stream_info(probes)).state.last_seq
