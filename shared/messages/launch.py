@@ -24,8 +24,9 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def name(self) -> str:
-        """The worker's name, one subject token. Its instance id adds six random hex digits."""
-        return f"worker-{self.node.replace('.', '_')}-{'-'.join(map(str, self.gpus))}"
+        """The worker's name, one subject token: the last "-" ends the node's name, which may itself end with a number.
+        The instance id adds six random hex digits."""
+        return f"worker-{self.node.replace('.', '_')}-{'_'.join(map(str, self.gpus))}"
 
 
 class LaunchAction(enum.StrEnum):

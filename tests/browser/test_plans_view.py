@@ -21,8 +21,8 @@ async def test_a_decision_appears_and_changes_its_state(bus: Bus, gateway: Runni
         decision = page.get_by_role("article").filter(has_text="the mean threshold rises by 12 %")
         await expect(decision).to_contain_text("running")
         await expect(decision).to_contain_text("TP 2 → 2")
-        await bus.store(subject, plan(PlanState.DONE, "the mean threshold rises by 12 %", "stopped worker-local-0-1"))
+        await bus.store(subject, plan(PlanState.DONE, "the mean threshold rises by 12 %", "stopped worker-local-0_1"))
         await expect(decision).to_contain_text("done")
         await decision.get_by_text("1 step").click()
-        await expect(decision.get_by_role("listitem")).to_contain_text("stopped worker-local-0-1")
+        await expect(decision.get_by_role("listitem")).to_contain_text("stopped worker-local-0_1")
         assert await overflow_px(page) == 0

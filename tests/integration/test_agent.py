@@ -47,7 +47,7 @@ async def test_repeated_orders_are_safe(launcher: Launcher) -> None:
 
 
 async def test_an_instance_on_occupied_slots_is_rejected(launcher: Launcher) -> None:
-    with pytest.raises(BadInput, match="worker-local-0-1 runs on its slots"):
+    with pytest.raises(BadInput, match="worker-local-0_1 runs on its slots"):
         await launcher.start(LEFT)
 
 

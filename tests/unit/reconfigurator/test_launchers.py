@@ -55,7 +55,7 @@ def test_workers_belong_to_the_given_project_or_stack() -> None:
 
 
 def test_a_container_is_named_after_its_node_and_gpus() -> None:
-    assert template().name(SPEC) == "east-worker-node_a-2-3"
+    assert template().name(SPEC) == "east-worker-node_a-2_3"
 
 
 DOWN = InstanceSpec(node="gpu-a", gpus=(0,))

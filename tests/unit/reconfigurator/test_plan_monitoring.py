@@ -47,7 +47,7 @@ def test_a_decision_to_stay_keeps_the_number_of_instances() -> None:
     assert value(metrics, "instances", tp_degree="1") == 2
 
 
-TEXTS = ("drain a-0-1", "stop a-0-1", "start a-0", "start a-1", "a-1 serves", "a-0 serves", "done")
+TEXTS = ("drain a-0_1", "stop a-0_1", "start a-0", "start a-1", "a-1 serves", "a-0 serves", "done")
 EVENTS = [PlanEvent(at_s=100.0 + at_s, text=text) for at_s, text in enumerate(TEXTS)]
 RECORD = PlanRecord(
     plan_id="1", decided_s=90.0, state=PlanState.RUNNING, reason="", solve_s=2.0, stage1_s=1.0, stage2_s=0.5
@@ -61,8 +61,8 @@ def traced() -> tuple[PlanTraces, InMemorySpanExporter]:
 
 def test_each_action_lasts_until_the_next_event_and_serving_begins_at_the_start() -> None:
     assert spans_of(EVENTS) == [
-        ("drain", "a-0-1", 100.0, 101.0),
-        ("stop", "a-0-1", 101.0, 102.0),
+        ("drain", "a-0_1", 100.0, 101.0),
+        ("stop", "a-0_1", 101.0, 102.0),
         ("start", "a-0", 102.0, 103.0),
         ("start", "a-1", 103.0, 104.0),
         ("serve", "a-1", 103.0, 104.0),

@@ -44,7 +44,8 @@ def test_placements_leave_out_instances_on_unknown_nodes() -> None:
 
 
 def test_a_name_is_one_subject_token_and_identifies_the_gpus() -> None:
-    assert InstanceSpec(node="b.example", gpus=(0, 1)).name == "worker-b_example-0-1"
+    assert InstanceSpec(node="b.example", gpus=(0, 1)).name == "worker-b_example-0_1"
+    assert InstanceSpec(node="b", gpus=(1, 2)).name != InstanceSpec(node="b-1", gpus=(2,)).name
     with pytest.raises(ValueError, match="ascend"):
         InstanceSpec(node="a", gpus=(1, 0))
 
