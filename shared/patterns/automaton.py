@@ -1,10 +1,9 @@
 """The automaton of a pattern, over the bytes of a text.
 
-outlines-core, which compiles it, has no limit of its own, and a few characters such as (a|b)*a(a|b){30} describe
-billions of states. So it runs in a process with limits.
+outlines-core compiles what `read_regex` does not know. It has no limit of its own, and a few characters such as
+(a|b)*a(a|b){30} describe billions of states. So it runs in a process with limits.
 """
 
-import re
 import subprocess
 import sys
 from functools import lru_cache
@@ -14,16 +13,16 @@ import numpy as np
 from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton, useful
+from shared.patterns.character_classes import with_whole_characters
 from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.regex import UnknownSyntaxError, read_regex, with_whole_characters
+from shared.patterns.regex import UnknownSyntaxError, read_regex
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
 MAX_RUN_S = 4 * LARGE.seconds  # by the wall clock, also with a small budget: a busy machine starts programs slowly
 TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {LARGE.seconds:g} s to compile"
-ANCHOR = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<anchor>[\^$]|\\[Az])", re.DOTALL)
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
 
 
@@ -58,23 +57,20 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     if pattern.startswith(WRITTEN):
         return read_automaton(pattern)
     pattern = with_whole_characters(pattern)
-    plain = without_anchors(pattern)
     try:
         part = read_regex(pattern)
     except BudgetExceeded:
         raise
     except (BadInput, UnknownSyntaxError) as unknown:
-        return _read(_run(plain, str(unknown)))
+        return _read(_run(without_anchors(pattern), str(unknown)))
     if part.size > MAX_RAW_STATES:  # before any work
         raise TooLarge(TOO_LARGE)
-    if any(found["anchor"] for found in ANCHOR.finditer(plain)):
-        return merged(automaton_of(part))
-    return _read(_run(plain))
+    return merged(automaton_of(part))
 
 
-def _run(pattern: str, unknown: str = "") -> bytes:
-    """The program's output. `unknown`: what the project's own reader does not know. Raises: BadInput; RetryLater if
-    the machine is too busy."""
+def _run(pattern: str, unknown: str) -> bytes:
+    """The program's output. `unknown`: what `read_regex` does not know. Raises: BadInput; RetryLater if the machine is
+    too busy."""
     budget = current_budget()
     limits = [str(limit) for limit in (MAX_MEMORY, budget.seconds, MAX_RAW_STATES)]
     command = [sys.executable, "-P", program.__file__, *limits]
@@ -89,7 +85,7 @@ def _run(pattern: str, unknown: str = "") -> bytes:
         reason = ran.stdout.decode(errors="replace").partition("\n")[0].removeprefix("Failed to build DFA ")
         if "no transitions" in reason:
             raise BadInput("no text matches the pattern")
-        raise BadInput(f"the pattern is not valid ({unknown or reason}); accepted: {SYNTAX}")
+        raise BadInput(f"the pattern is not valid ({unknown}); accepted: {SYNTAX}")
     if ran.returncode:  # too many states, or out of memory or of time
         raise BudgetExceeded(TOO_LARGE)
     budget.spend(seconds=float(ran.stderr.split()[-1]))

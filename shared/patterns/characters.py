@@ -8,6 +8,7 @@ MUST_ESCAPE = ((0, 31), (34, 34), (92, 92), (127, 127))  # in a JSON string; DEL
 ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 47: "/", 92: "\\"}  # by character, after a backslash
 
 Range = tuple[int, int]  # first and last
+ALL: tuple[Range, ...] = ((0, 0x10FFFF),)
 
 
 @lru_cache(10_000)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.errors import BadInput
-from shared.patterns.characters import Range, without
+from shared.patterns.characters import ALL, Range, without
 from shared.patterns.network import Network
 from shared.patterns.parts import Characters, FormPart, JoinedParts, Literal, RepeatedPart, either
-from shared.patterns.regex import ALL
 
 ROOT = "root"
 MAX_NESTING = 50  # of groups

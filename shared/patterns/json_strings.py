@@ -9,11 +9,12 @@ from typing import Any
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
-from shared.patterns.characters import MUST_ESCAPE, Range, without
+from shared.patterns.character_classes import with_whole_characters
+from shared.patterns.characters import ALL, MUST_ESCAPE, Range, without
 from shared.patterns.compile_budget import TooLarge
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Characters, Compiled, FormPart, JoinedParts, Literal, RepeatedPart, either, times
-from shared.patterns.regex import ALL, UnknownSyntaxError, joined_with_rest, read_regex, with_whole_characters
+from shared.patterns.regex import UnknownSyntaxError, joined_with_rest, read_regex
 from shared.patterns.schema_keywords import NoValue, as_tuple, limits
 
 # The characters of a JSON string: no control characters but those with a short escape

@@ -1,7 +1,7 @@
 """Reads regular expressions, of JSON Schema and of Rust, into parts.
 
-It knows the syntax that both have. Where the languages differ, as about letters beyond ASCII in \\w, a text is one that
-matches in both. `UnknownSyntaxError` is raised for the rest, which is left to outlines-core.
+It knows the syntax that both have. Classes such as \\w are those of Rust; in strings of JSON they have the characters
+on which all languages agree. `UnknownSyntaxError` is raised for the rest, which is left to outlines-core.
 """
 
 import re
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shared.errors import BadInput
-from shared.patterns.byte_automaton import product
-from shared.patterns.characters import Range, without
+from shared.patterns.byte_automaton import merged, product
+from shared.patterns.character_classes import COMMON, LINE_ENDS, WIDE, Codes, of_rust
+from shared.patterns.characters import ALL, Range, without
 from shared.patterns.compile_budget import TooLarge, current_budget
 from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE
 from shared.patterns.part_automaton import automaton_of
@@ -29,28 +30,16 @@ from shared.patterns.parts import (
     inner_parts,
 )
 
-ALL: tuple[Range, ...] = ((0, 0x10FFFF),)
-WIDE = (0x80, 0x10FFFF)
-DIGITS, LETTERS = ((48, 57),), ((48, 57), (65, 90), (95, 95), (97, 122))
-SPACES = ((9, 13), (32, 32))
-ALL_SPACES: tuple[Range, ...] = (
-    *SPACES, (28, 31), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
-    (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
-)  # fmt: skip
-# By letter, the characters that are in it in all languages, and those that are in it in any
-CLASSES = {"d": (DIGITS, (*DIGITS, WIDE)), "w": (LETTERS, (*LETTERS, WIDE)), "s": (SPACES, ALL_SPACES)}
-CLASSES |= {name.upper(): (without(ALL, wide), without(ALL, narrow)) for name, (narrow, wide) in CLASSES.items()}
-LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
 CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
 HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[xu]\{([0-9A-Fa-f]{1,6})\}")
 GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[ims]*)(?:-(?P<off>[ims]+))?(?P<end>[:)]))")
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
-PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 100
 MAX_TIMES_LENGTH = 20
 Flags = frozenset[str]  # i: letters of both cases; m: ^ and $ are those of lines; s: a dot is also the end of a line
 MAX_FOLDED = 5_000  # characters of a class without regard to case
+MAX_PLAIN = 500  # states of a class, above which they are merged first, such as those of \w
 
 
 class UnknownSyntaxError(Exception):
@@ -68,22 +57,14 @@ def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool =
 
 
 @lru_cache(10_000)
-def _characters(codes: tuple[Range, ...], within: tuple[Range, ...], escaped: bool) -> FormPart:
-    return Characters(without(codes, without(ALL, within)), escaped)
+def _characters(codes: Codes, within: Codes, escaped: bool) -> FormPart:
+    found = Characters(without(codes, without(ALL, within)), escaped)
+    return found if found.size <= MAX_PLAIN else Compiled(merged(automaton_of(found)))
 
 
 def literal(text: str) -> str:
     """The pattern of this text alone."""
     return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
-
-
-def with_whole_characters(pattern: str) -> str:
-    """The pattern with one escape in place of the two of a surrogate pair, as ECMAScript has them."""
-
-    def whole(pair: re.Match[str]) -> str:
-        return f"{pair[1]}\\x{{{0x10000 + ((int(pair[2], 16) - 0xD800) << 10) + int(pair[3], 16) - 0xDC00:X}}}"
-
-    return PAIR.sub(whole, pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +142,8 @@ class _Reader:
         while self._at < len(self._text) and self._text[self._at] in "*+?{":
             sign, found = self._text[self._at], TIMES.match(self._text, self._at)
             if sign == "{" and found is None:
+                if self._of_rust:
+                    raise UnknownSyntaxError("a { without its count; accepted is \\{")
                 break
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(sign, (0, None))
             if found is not None:
@@ -186,13 +169,14 @@ class _Reader:
         if sign == "\\":
             return self._escape(flags)
         if sign == ".":
-            return self._characters(ALL if "s" in flags else without(ALL, LINE_ENDS))
+            ends = LINE_ENDS[:1] if self._of_rust else LINE_ENDS
+            return self._characters(ALL if "s" in flags else without(ALL, ends))
         if sign in "^$":
             if sign == "^" and self._has_read_look and not self._is_in_leading_look:
                 raise BadInput("^ after look-ahead is not supported", "pattern")
             begin, end = (BEGIN_LINE, END_LINE) if "m" in flags else (BEGIN, END)
             return Anchor(begin if sign == "^" else end)
-        if sign in "*+?":
+        if sign in "*+?" or (sign == "{" and self._of_rust):
             raise UnknownSyntaxError("nothing to repeat")
         return self._characters(_folded([(ord(sign), ord(sign))], flags))
 
@@ -228,11 +212,15 @@ class _Reader:
         if sign and sign in "bB123456789k":
             reason = "word boundaries" if sign in "bB" else "back-references"
             raise BadInput(f"{reason} are not supported", "pattern")
-        if sign in CLASSES:
+        if sign in COMMON:
             self._at += 1
-            return self._characters(CLASSES[sign][0])
+            return self._characters(self._class_of(sign))
         code = self._code()
         return self._characters(_folded([(code, code)], flags))
+
+    def _class_of(self, letter: str, *, inverted: bool = False) -> Codes:
+        """`inverted`: all characters that are in it in any language."""
+        return of_rust()[letter] if self._of_rust else COMMON[letter][inverted]
 
     def _code(self, *, may_be_half: bool = False) -> int:
         """The character of an escape; `may_be_half`: it may also be half of a surrogate pair, which no text has."""
@@ -284,9 +272,9 @@ class _Reader:
             raise UnknownSyntaxError("a set of sets")
         if sign != "\\":
             return ord(sign)
-        if after in CLASSES:
+        if after in COMMON:
             self._at += 1
-            codes += CLASSES[after][inverted]
+            codes += self._class_of(after, inverted=inverted)
             return None
         if after == "b":
             self._at += 1

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from shared.errors import BadInput
+from shared.patterns.byte_automaton import WRITTEN
 from shared.patterns.grammar import grammar_part
 from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.parts import FormPart
@@ -48,7 +49,7 @@ class Form:
         if not self.given:
             reason = "only the empty text has this form; leave the field out to have any text"
             raise BadInput(f"{self.field}: {reason}", self.field)
-        return str(self.given)
+        return f"(?:{self.given})" if self.given.startswith(WRITTEN) else str(self.given)
 
     def _schema(self) -> Any:
         """The schema, also within OpenAI's object around it, which clients of TGI send as its value."""

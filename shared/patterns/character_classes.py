@@ -1,0 +1,57 @@
+"""Characters of regular expressions: of classes such as \\d, and of escapes.
+
+Languages differ about classes beyond ASCII. COMMON has what they agree on; `of_rust` has all characters of Rust's.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from functools import lru_cache
+
+from shared.patterns.characters import ALL, Range, without
+
+Codes = tuple[Range, ...]
+WIDE = (0x80, 0x10FFFF)
+DIGITS, LETTERS = ((48, 57),), ((48, 57), (65, 90), (95, 95), (97, 122))
+SPACES = ((9, 13), (32, 32))
+WIDE_SPACES = (
+    *((0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029)),
+    *((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
+)
+LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
+# In \\w of Rust by another property than their category
+JOINERS, CIRCLED = ((0x200C, 0x200D),), ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
+PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+
+# By letter, the characters that are in it in all languages, and those that are in it in any
+_LOWER: Mapping[str, tuple[Codes, Codes]] = {
+    "d": (DIGITS, (*DIGITS, WIDE)),
+    "w": (LETTERS, (*LETTERS, WIDE)),
+    "s": (SPACES, (*SPACES, (28, 31), *WIDE_SPACES, (0xFEFF, 0xFEFF))),
+}
+COMMON = {
+    **_LOWER,
+    **{name.upper(): (without(ALL, wide), without(ALL, narrow)) for name, (narrow, wide) in _LOWER.items()},
+}
+
+
+@lru_cache(1)
+def of_rust() -> Mapping[str, Codes]:
+    """By letter, by Python's Unicode."""
+    kinds = "".join(map(unicodedata.category, map(chr, range(0x110000))))  # two letters each, the first is a capital
+
+    def of(pattern: str) -> Codes:
+        return tuple((found.start() // 2, found.end() // 2 - 1) for found in re.finditer(pattern, kinds))
+
+    words = (*of("(?:[LM].|Nd|Nl|Pc)+"), *JOINERS, *CIRCLED)
+    found: dict[str, Codes] = {"d": of("(?:Nd)+"), "w": without(words, ()), "s": (*SPACES, *WIDE_SPACES)}
+    return found | {name.upper(): without(ALL, codes) for name, codes in found.items()}
+
+
+def with_whole_characters(pattern: str) -> str:
+    """The pattern with one escape in place of the two of a surrogate pair, as ECMAScript has them."""
+
+    def whole(pair: re.Match[str]) -> str:
+        return f"{pair[1]}\\x{{{0x10000 + ((int(pair[2], 16) - 0xD800) << 10) + int(pair[3], 16) - 0xDC00:X}}}"
+
+    return PAIR.sub(whole, pattern)
