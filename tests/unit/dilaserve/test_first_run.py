@@ -12,6 +12,7 @@ from dilaserve.stack.options import Stack
 from dilaserve.stack.up_options import DEMO_MODEL, UpOptions
 from shared.messages.cell import CellConfig
 from tests.support.gemma_files import write_gemma_files
+from tests.support.present import present
 from tests.support.tiny_model import write_tiny_llada2
 
 PROFILE = """tp,batch_tokens,step_kind,latency_ms
@@ -38,8 +39,7 @@ def with_predictor(stack: Stack) -> Stack:
 
 
 def test_the_default_slo_follows_from_the_profile_and_the_step_predictor(stack: Stack) -> None:
-    slo_s = with_default_slo(with_predictor(stack)).options.default_slo_s
-    assert slo_s is not None
+    slo_s = present(with_default_slo(with_predictor(stack)).options.default_slo_s)
     card = json.loads((stack.model / "predictor" / "card.json").read_text())
     tokens_per_step = dict(zip(card["thresholds"], card["tokens_per_step"], strict=True))[0.9]
     blocks, block_steps = 256 / 32, 32 / tokens_per_step

@@ -11,6 +11,7 @@ from services.gateway.batches.batch_lines import MAX_ERRORS, MAX_LINES, MAX_ROW_
 from shared.messages.gateway import BatchError
 
 ENDPOINT = "/v1/completions"
+LINE = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": %s}'
 CHUNK = 65_536
 
 
@@ -26,8 +27,7 @@ async def read(content: bytes, chunk: int = CHUNK) -> tuple[list[Line], list[Bat
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 10_000 + b"]" * 10_000], ids=["cut", "deep"])
 async def test_an_unreadable_line_is_reported_with_its_number(body: bytes) -> None:
-    line = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": %s}'
-    lines, errors = await read(b"\n".join([line % b"{}", line % body]))
+    lines, errors = await read(b"\n".join([LINE % (0, b"{}"), LINE % (1, body)]))
     assert [(error.line, error.code) for error in errors] == [(2, "invalid_json_line")]
     assert len(lines) == 1
 
@@ -44,21 +44,19 @@ async def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
 
 
 async def test_half_of_a_surrogate_pair_is_named() -> None:
-    line = rb'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a \ud83d b"}}'
-    _, [error] = await read(line)
+    _, [error] = await read(LINE % (0, rb'{"prompt": "a \ud83d b"}'))
     assert error.message == r"\ud83d is half of a surrogate pair, such as a cut emoji"
 
 
 async def test_too_many_lines_are_reported() -> None:
-    line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {}}'
-    _, errors = await read(b"\n".join(line % number for number in range(MAX_LINES + 2)))
+    _, errors = await read(b"\n".join(LINE % (number, b"{}") for number in range(MAX_LINES + 2)))
     assert [error.code for error in errors] == ["too_many"]
 
 
 @pytest.mark.parametrize("chunk", [3, 7, CHUNK])
 async def test_lines_are_the_same_in_chunks_of_any_size(chunk: int) -> None:
-    line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}}'
-    lines, errors = await read(b"\xef\xbb\xbf" + b"\r\n\n".join(line % number for number in range(5)), chunk)
+    content = b"\r\n\n".join(LINE % (number, b'{"prompt": "a"}') for number in range(5))
+    lines, errors = await read(b"\xef\xbb\xbf" + content, chunk)
     assert ([each.custom_id for each in lines], errors) == (["0", "1", "2", "3", "4"], [])
 
 

@@ -77,14 +77,7 @@ async def test_the_prompts_of_questions_are_not_held_at_once(text: TextModel) ->
     "fields",
     [
         *({name: 5e-324} for name in ("slo_ms", "temperature", "repetition_penalty", "top_p", "min_threshold")),
-        {
-            "slo_ms": MAX_SLO_MS,
-            "temperature": 2,
-            "repetition_penalty": 10,
-            "seed": 2**63 - 1,
-            "n": 1,
-            "top_k": 2**31 - 1,
-        },
+        {"slo_ms": MAX_SLO_MS, "temperature": 2, "repetition_penalty": 10, "seed": 2**63 - 1, "top_k": 2**31 - 1},
     ],
 )
 async def test_a_body_of_extreme_values_becomes_a_valid_request(text: TextModel, fields: dict[str, Any]) -> None:

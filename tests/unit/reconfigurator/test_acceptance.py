@@ -1,5 +1,7 @@
 """When a plan is accepted, and the decision where nothing runs."""
 
+from functools import partial
+
 import pytest
 
 from services.reconfigurator.nodes import Node
@@ -12,6 +14,8 @@ from services.reconfigurator.schedule import PlanTrigger
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanState
 from shared.profile import LatencyProfile
+
+decide = partial(should_reconfigure, whole_slack_s=10, fallen_back=False)
 
 
 def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Capacity:
@@ -49,7 +53,7 @@ def capacity(mean_threshold: float, slack_s: float, sustains: float = 2.0) -> Ca
 def test_a_plan_is_accepted_from_a_gain_of_10_percent(
     proposal: Capacity | SolverStatus, current: Capacity | SolverStatus, reason: str, *, take: bool
 ) -> None:
-    decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False)
+    decision = decide(proposal, current)
     assert (decision.take, reason in decision.reason) == (take, True), decision.reason
 
 
@@ -67,7 +71,7 @@ def test_a_plan_is_accepted_from_a_gain_of_10_percent(
 def test_under_growing_load_capacity_is_the_secondary_objective(
     proposal: Capacity, current: Capacity, *, take: bool
 ) -> None:
-    decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False, growing=True)
+    decision = decide(proposal, current, growing=True)
     assert decision.take == take, decision.reason
 
 
@@ -78,7 +82,7 @@ def test_under_growing_load_capacity_is_the_secondary_objective(
 )
 def test_capacity_is_reduced_only_to_twice_the_load(before: float, after: float, *, growing: bool, take: bool) -> None:
     proposal, current = capacity(0.90, 5, sustains=after), capacity(0.80, 5, sustains=before)
-    decision = should_reconfigure(proposal, current, whole_slack_s=10, fallen_back=False, growing=growing)
+    decision = decide(proposal, current, growing=growing)
     assert decision.take == take, decision.reason
 
 
@@ -95,25 +99,17 @@ def test_capacity_is_reduced_only_to_twice_the_load(before: float, after: float,
 def test_instances_that_nearly_meet_all_slos_keep_their_capacity(
     current_at_less_load: Capacity | SolverStatus, proposed: float, *, take: bool
 ) -> None:
-    proposal = capacity(0.50, 0, sustains=proposed)
-    decision = should_reconfigure(
-        proposal,
-        SolverStatus.INFEASIBLE,
-        whole_slack_s=10,
-        fallen_back=False,
-        current_at_less_load=current_at_less_load,
-    )
+    proposal, current = capacity(0.50, 0, sustains=proposed), SolverStatus.INFEASIBLE
+    decision = decide(proposal, current, current_at_less_load=current_at_less_load)
     assert decision.take == take, decision.reason
 
 
 def test_a_fallback_configuration_is_kept() -> None:
-    assert not should_reconfigure(
-        SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, whole_slack_s=10, fallen_back=True
-    ).take
+    assert not decide(SolverStatus.INFEASIBLE, SolverStatus.INFEASIBLE, fallen_back=True).take
 
 
 def test_the_reason_states_the_objectives() -> None:
-    reason = should_reconfigure(capacity(0.88, 6), capacity(0.80, 5), whole_slack_s=10, fallen_back=False).reason
+    reason = decide(capacity(0.88, 6), capacity(0.80, 5)).reason
     assert "0.8000 to 0.8800 (+10.0%)" in reason
     assert "5 to 6 (+20.0%)" in reason
     assert "sustains 2.0 to 2.0 times the load" in reason

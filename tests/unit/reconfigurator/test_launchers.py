@@ -18,11 +18,8 @@ def template(environ: dict[str, str] | None = None, **settings: object) -> Worke
     return read_template(ReconfiguratorSettings(cell="east", **settings), environ or {})  # type: ignore[arg-type]
 
 
-def test_labels_identify_the_instance() -> None:
+def test_its_labels_identify_an_instance_and_foreign_ones_none() -> None:
     assert read_spec(template().labels_of(SPEC)) == SPEC
-
-
-def test_foreign_labels_identify_no_instance() -> None:
     assert read_spec({"dilaserve.node": "a", "dilaserve.gpus": "x"}) is None
     assert read_spec({}) is None
 
@@ -114,14 +111,8 @@ def node(name: str, state: str = "ready", availability: str = "active") -> dict[
 
 
 def test_a_node_counts_if_it_is_ready_and_active_and_has_a_name_of_its_own() -> None:
-    nodes = [
-        node("good"),
-        node("not-configured", state="down"),
-        node("down", state="down"),
-        node("drained", availability="drain"),
-        node("twin"),
-        node("twin"),
-    ]
+    nodes = [node("good"), node("twin"), node("twin"), node("drained", availability="drain")]
+    nodes += [node(name, state="down") for name in ("down", "not-configured")]
     assert unusable_nodes(["good", "down", "drained", "twin", "gone"], nodes) == {
         "down": "it is down, its availability active",
         "drained": "it is ready, its availability drain",

@@ -6,6 +6,7 @@ import pytest
 from services.reconfigurator.losses import LossWatch
 from services.reconfigurator.schedule import PlanSchedule, PlanTrigger, outgrown
 from shared.messages.launch import InstanceSpec
+from tests.support.present import present
 
 INTERVAL_S, WINDOW_S, RECENT_S = 300.0, 300.0, 60.0
 WHOLE = PlanTrigger(WINDOW_S)
@@ -33,8 +34,7 @@ def test_a_steady_load_is_decided_on_every_interval() -> None:
 
 def test_growth_triggers_an_early_decision_that_plans_for_more_growth() -> None:
     schedule = decided_schedule(rps=2.0)
-    early = schedule.due(360.0, recent=600)
-    assert early is not None
+    early = present(schedule.due(360.0, recent=600))
     assert early.span_s == RECENT_S
     assert early.rise == pytest.approx(0.8)
     schedule.decided(early, rps=10.0)
@@ -45,8 +45,7 @@ def test_growth_triggers_an_early_decision_that_plans_for_more_growth() -> None:
 
 def test_after_an_early_decision_the_next_sees_only_later_requests() -> None:
     schedule = decided_schedule(rps=2.0)
-    early = schedule.due(360.0, recent=600)
-    assert early is not None
+    early = present(schedule.due(360.0, recent=600))
     schedule.decided(early, rps=10.0)
     assert schedule.due(600.0, recent=600) is None
     assert schedule.due(660.0, recent=600) == WHOLE

@@ -18,6 +18,7 @@ from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepKind
 from shared.pinned import free_positions
 from tests.support.engine_cell import BLOCK, STEP_TIMEOUT_S, EngineCell, Text, any_batch, dilaserve, fixed
+from tests.support.present import present
 
 MAX_INSTANCES = 3
 POSITIONS = st.none() | st.integers(0, 4 * BLOCK - 1)
@@ -208,23 +209,21 @@ class AnyOrder(RuleBasedStateMachine):
 def _check(finish: ev.FinishRequest, text: Text, streamed: dict[int, int], *, may_restart: bool) -> None:
     """The steps before a restart stay counted."""
     if finish.status is OutcomeStatus.COMPLETED:
-        assert finish.stats is not None
-        assert finish.decisions is not None
-        blocks, kinds = unpack_int32(finish.decisions.blocks), unpack_int32(finish.decisions.kinds)
+        stats, decisions = present(finish.stats), present(finish.decisions)
+        blocks, kinds = unpack_int32(decisions.blocks), unpack_int32(decisions.kinds)
         output, steps = text.reference()
         assert finish.output_ids.tolist() == output
-        assert finish.stats.steps == steps or (may_restart and finish.stats.steps > steps)
-        assert finish.confidences is not None
+        assert stats.steps == steps or (may_restart and stats.steps > steps)
         free = free_positions(finish.arrived.request.pinned, len(finish.output_ids))
         expected = [text.final_confidence(position) for position in free.tolist()]
-        assert finish.confidences[free].tolist() == np.array(expected, dtype=np.float32).tolist()
+        assert present(finish.confidences)[free].tolist() == np.array(expected, dtype=np.float32).tolist()
         _check_top_tokens(finish, free)
         if finish.arrived.request.stream:
             assert streamed == {position: int(finish.output_ids[position]) for position in free.tolist()}
-        assert finish.decisions.first_step + len(blocks) == finish.stats.steps
+        assert decisions.first_step + len(blocks) == stats.steps
         assert may_restart or (np.diff(blocks) >= 0).all()
-        if finish.decisions.first_step == 0:
-            assert np.count_nonzero(kinds == StepKind.RECOMPUTE) == finish.stats.recompute_steps
+        if decisions.first_step == 0:
+            assert np.count_nonzero(kinds == StepKind.RECOMPUTE) == stats.recompute_steps
     else:
         assert finish.status is OutcomeStatus.CANCELLED or "tries had no valid answer" in finish.error
 
@@ -243,9 +242,8 @@ def test_a_returning_request_replaces_its_old_state_even_if_the_drop_was_lost(mo
         cell.jobs[leaves].clear()
     cell.run_until_idle()
     finish = cell.finished[text.name]
-    assert finish.stats is not None
-    assert (finish.output_ids.tolist(), finish.stats.steps) == text.reference()
-    assert finish.stats.migrations == 2
+    stats = present(finish.stats)
+    assert (finish.output_ids.tolist(), stats.steps, stats.migrations) == (*text.reference(), 2)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
@@ -256,7 +254,6 @@ def _check_top_tokens(finish: ev.FinishRequest, free: Int64) -> None:
     k = finish.arrived.request.top_logprobs
     assert (finish.top_tokens is None) == (k == 0)
     if finish.top_tokens is not None:
-        assert finish.confidences is not None
-        expected = finish.confidences[free, None] / np.float32(2) ** np.arange(k, dtype=np.float32)
+        expected = present(finish.confidences)[free, None] / np.float32(2) ** np.arange(k, dtype=np.float32)
         assert finish.top_tokens.confidences[free].tolist() == expected.tolist()
         assert finish.top_tokens.tokens[free].tolist() == (finish.output_ids[free, None] + np.arange(k)).tolist()

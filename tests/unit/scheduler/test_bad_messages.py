@@ -19,6 +19,7 @@ from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import StepFailure, StepResults, StepTopTokens
 from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
+from tests.support.present import present
 from tests.support.scripted_cell import ScriptedCell, jobs_in
 from tests.support.scripted_worker import FIRST_TOKEN, ScriptedWorker
 
@@ -87,8 +88,7 @@ def test_the_top_tokens_of_a_late_result_are_dropped() -> None:
 
     core.cycle([with_top(10)], ARRIVAL_S)
     core.cycle([with_top(11)], ARRIVAL_S)
-    kept = core.table.entry(core.table.row_of["r"]).top_tokens
-    assert kept is not None
+    kept = present(core.table.entry(core.table.row_of["r"]).top_tokens)
     assert kept.tokens[0].tolist() == [10]
 
 
@@ -238,9 +238,9 @@ def test_requests_of_a_quarantined_instance_start_again_on_another() -> None:
     for finish in cell.finished:
         assert finish.status is OutcomeStatus.COMPLETED
         assert finish.output_ids.tolist() == list(range(FIRST_TOKEN, FIRST_TOKEN + 8))
-        assert finish.stats is not None
-        assert "a-1" in finish.stats.instances
-        assert finish.stats.mean_threshold <= max(core.settings.thresholds)
+        stats = present(finish.stats)
+        assert "a-1" in stats.instances
+        assert stats.mean_threshold <= max(core.settings.thresholds)
         assert ("a-1" in finish.written_by) is finish.arrived.request.stream
 
 

@@ -18,6 +18,7 @@ from shared.arrays import pack_float32, pack_int32, unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.requests import OutcomeStatus, TopTokens
 from tests.builders import ARRIVAL_S, EPOCH, MASK_ID, arrival, registered, scheduler_core
+from tests.support.present import present
 from tests.support.scripted_worker import FIRST_TOKEN, ScriptedWorker
 
 OUTPUT, BLOCK, VOCAB = 12, 4, 100
@@ -86,9 +87,7 @@ def test_streamed_tokens_survive_the_scheduler(steps: int, per_step: int, offset
         OutcomeStatus.COMPLETED,
         EXPECTED[: OUTPUT - offset],
     )
-    decisions, stats = finished[0].decisions, finished[0].stats
-    assert decisions is not None
-    assert stats is not None
+    decisions, stats = present(finished[0].decisions), present(finished[0].stats)
     ran_before = checkpoint.steps if checkpoint is not None else 0
     assert (decisions.first_step, len(unpack_int32(decisions.blocks))) == (ran_before, stats.steps - ran_before)
 

@@ -14,6 +14,7 @@ from shared.arrays import unpack_int32
 from shared.messages.requests import Request
 from tests.builders import ARRIVAL_S
 from tests.support.golden import BLOCK_SETS, GOLDEN, GoldenCase, threshold_cases
+from tests.support.present import present
 from tests.support.served_cell import ServedCell, streamed, written
 
 [SET] = [name for name in BLOCK_SETS if name == "llada2/seed1"]
@@ -32,10 +33,9 @@ def cases() -> list[GoldenCase]:
 def arrival(case: GoldenCase, name: str = "r", *, stream: bool = False) -> RequestArrived:
     offset = len(case.prompt) % case.block_length
     length = len(case.output) + -(len(case.prompt) + len(case.output)) % case.block_length
-    assert case.edit_threshold is not None
     request = Request(request_id=name, block_length=case.block_length, stream=stream, logprobs=stream)
     prompt = np.array(case.prompt, dtype=np.int32)
-    threshold = case.edit_threshold
+    threshold = present(case.edit_threshold)
     return RequestArrived(request, prompt, length, 1e6, ARRIVAL_S, block_offset=offset, edit_threshold=threshold)
 
 
@@ -49,8 +49,7 @@ def test_each_case_has_the_reference_output_steps_and_edits(lookahead: int) -> N
     for case in cases()[::4]:
         cell = cell_of(case, lookahead)
         cell.serve([arrival(case)])
-        stats = cell.finished["r"].stats
-        assert stats is not None
+        stats = present(cell.finished["r"].stats)
         assert cell.output()[: len(case.output)] == case.output, case.name
         assert (stats.steps, stats.edits) == (case.nfe, sum(len(step["edit_pos"]) for step in case.steps)), case.name
         unmasked = sum(len(step["unmask_pos"]) for step in case.steps)
@@ -66,14 +65,12 @@ def test_a_stream_sends_each_block_when_it_is_final() -> None:
         assert len([each for each in cell.progress if not each.is_draft]) == len({s["block"] for s in case.steps})
         drafts = [each for each in cell.progress if each.is_draft]
         changed += len([1 for each in drafts for at, token in written(each) if token != cell.output()[at]])
-        finish = cell.finished["r"]
-        assert finish.confidences is not None
         confidences = {
             int(position): value
             for each in cell.progress
             for position, value in zip(unpack_int32(each.positions), np.frombuffer(each.confidences, "f4"), strict=True)
         }
-        assert confidences == dict(enumerate(finish.confidences.tolist()))
+        assert confidences == dict(enumerate(present(cell.finished["r"].confidences).tolist()))
     assert changed > 20
 
 

@@ -15,6 +15,13 @@ from shared.messages.instances import Instance, InstanceState
 from tests.builders import instance
 
 
+def reporting(*, needs_profile: bool = False, caching: bool = False) -> tuple[InstanceEvents, EventQueue]:
+    """The events of instances, and the queue to which they are reported."""
+    events, queue = InstanceEvents("m", needs_profile=needs_profile, caching=caching), EventQueue()
+    events.report_to(queue)
+    return events, queue
+
+
 async def receive(events: InstanceEvents, heartbeat: Instance) -> None:
     subject = f"$KV.instances-c.{heartbeat.instance_id}"
     await events.watch.receive(Msg(cast("Client", None), subject=subject, data=encode(heartbeat)))
@@ -26,8 +33,7 @@ async def delete(events: InstanceEvents, instance_id: str) -> None:
 
 @pytest.mark.parametrize(("caching", "cache_tokens", "warnings"), [(False, 512, 1), (True, 512, 0), (False, 0, 0)])
 async def test_an_unused_cache_is_logged_once(*, caching: bool, cache_tokens: int, warnings: int) -> None:
-    events = InstanceEvents("m", needs_profile=False, caching=caching)
-    events.report_to(EventQueue())
+    events, _ = reporting(caching=caching)
     with capture_logs() as logs:
         for state in (InstanceState.READY, InstanceState.DRAINING):
             await receive(events, instance(state=state, cache_tokens=cache_tokens))
@@ -36,26 +42,20 @@ async def test_an_unused_cache_is_logged_once(*, caching: bool, cache_tokens: in
 
 async def test_an_instance_without_a_profile_is_rejected_if_the_policy_needs_one() -> None:
     for needs_profile in (False, True):
-        queue = EventQueue()
-        events = InstanceEvents("m", needs_profile=needs_profile, caching=False)
-        events.report_to(queue)
+        events, queue = reporting(needs_profile=needs_profile)
         await receive(events, instance())
         updated = [event for event in await queue.get_all(0.0) if isinstance(event, InstanceUpdated)]
         assert bool(updated) is not needs_profile
 
 
 async def test_a_starting_instance_is_not_reported() -> None:
-    queue = EventQueue()
-    events = InstanceEvents("m", needs_profile=False, caching=False)
-    events.report_to(queue)
+    events, queue = reporting()
     await receive(events, instance(state=InstanceState.STARTING))
     assert await queue.get_all(0.0) == []
 
 
 async def test_a_quarantined_instance_is_reported_once_and_then_absent() -> None:
-    queue = EventQueue()
-    events = InstanceEvents("m", needs_profile=False, caching=False)
-    events.report_to(queue)
+    events, queue = reporting()
     reported: list[Instance] = []
     events.on_quarantine = reported.append
     await receive(events, instance())

@@ -15,6 +15,7 @@ from services.scheduler.state.prefix_index import PrefixIndex
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.messages.instances import InstanceState
 from tests.builders import arrival
+from tests.support.present import present
 from tests.support.scripted_cell import make_cell, registered
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -29,8 +30,7 @@ def overloaded(core: SchedulerCore) -> Iterator[str]:
     """The instances whose requests exceed their limits; a single request may be longer than a batch."""
     for name, index in core.fleet.index_of.items():
         rows = np.flatnonzero((core.table.ticket != 0) & (core.table.instance == index))
-        instance = core.fleet.instances[index]
-        assert instance is not None
+        instance = present(core.fleet.instances[index])
         tokens = int(core.table.tokens[rows].sum())
         assert (len(rows), tokens) == (core.fleet.requests[index], core.fleet.tokens[index])
         within = tokens <= min(instance.max_batch_tokens, instance.cache_tokens or tokens)

@@ -3,24 +3,18 @@
 import numpy as np
 import pytest
 
-from services.scheduler.events import (
-    Command,
-    EstimatesFailed,
-    EstimatesReceived,
-    InstanceLost,
-    RequestCancelled,
-    RequestEstimates,
-)
+from services.scheduler import events as ev
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S
 from shared.arrays import unpack_float32, unpack_int32
 from shared.messages.steps import StepKind
 from tests.builders import arrival
+from tests.support.present import present
 from tests.support.scripted_cell import THRESHOLDS, draining, jobs_in, make_cell, registered
 from tests.support.scripted_worker import ScriptedWorker
 
 
-def threshold_of(commands: list[Command]) -> float:
+def threshold_of(commands: list[ev.Command]) -> float:
     [sent] = jobs_in(commands)
     return round(float(unpack_float32(sent.jobs.thresholds)[-1]), 6)
 
@@ -47,8 +41,7 @@ def test_load_control_counts_the_tokens_that_steps_feed(*, exact: bool, tokens: 
     and block, and the first one of the second block two blocks."""
     cell = make_cell({"a-1": 1}, caching=True, exact=exact)
     cell.send(arrival("r"))
-    assert cell.core.load is not None
-    assert cell.core.load.least_tokens == tokens
+    assert present(cell.core.load).least_tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -58,7 +51,7 @@ def test_load_control_runs_periodically_and_when_a_request_arrives(later_s: floa
     cell = make_cell({"a-1": 1})
     cell.send(*[arrival(f"r{i}", slo_s=300.0) for i in range(60)])
     table = cell.core.table
-    cell.send(*[RequestCancelled(f"r{i}") for i in range(59)])
+    cell.send(*[ev.RequestCancelled(f"r{i}") for i in range(59)])
     assert table.level[table.row_of["r59"]] < THRESHOLDS[-1]
     cell.now_s += later_s
     cell.send(*[arrival(name, slo_s=300.0) for name in came])
@@ -81,8 +74,7 @@ def test_an_outcome_contains_the_decision_for_each_step_and_its_inputs() -> None
     cell.now_s += 0.5
     cell.serve(commands)
     [finish] = cell.finished
-    decisions = finish.decisions
-    assert decisions is not None
+    decisions = present(finish.decisions)
     assert decisions.instances == ["a-1"]
     assert unpack_int32(decisions.blocks).tolist() == [0, 0, 1, 1]
     assert unpack_int32(decisions.kinds).tolist() == [StepKind.RECOMPUTE, StepKind.CACHE] * 2
@@ -154,7 +146,7 @@ def test_a_request_that_returns_to_an_instance_brings_its_whole_canvas() -> None
     assert moved.instance_id == "b-1"
     [state] = moved.jobs.states
     cell.workers["a-1"].run(stayed.jobs)
-    cell.send(RequestCancelled("s" if state.request_id == "r" else "r"), draining("b-1"))
+    cell.send(ev.RequestCancelled("s" if state.request_id == "r" else "r"), draining("b-1"))
     [back] = [command for command in jobs_in(cell.answer([moved])) if command.instance_id == "a-1"]
     [state] = back.jobs.states
     assert len(unpack_int32(state.canvas)) == 64 + 128
@@ -162,8 +154,8 @@ def test_a_request_that_returns_to_an_instance_brings_its_whole_canvas() -> None
     assert cell.finished[-1].output_ids.tolist() == [10 + i for i in range(128)]
 
 
-def estimate_requests_in(commands: list[Command]) -> list[RequestEstimates]:
-    return [c for c in commands if isinstance(c, RequestEstimates)]
+def estimate_requests_in(commands: list[ev.Command]) -> list[ev.RequestEstimates]:
+    return [c for c in commands if isinstance(c, ev.RequestEstimates)]
 
 
 def test_an_estimate_is_requested_after_enough_newly_unmasked_tokens() -> None:
@@ -184,10 +176,10 @@ def test_estimates_change_the_threshold_and_failures_restore_the_one_shot_estima
     cell.now_s += 14.5
     commands = cell.answer(commands)
     assert threshold_of(commands) == 0.7
-    cell.send(EstimatesReceived(question.tickets, question.steps, bad_news))
+    cell.send(ev.EstimatesReceived(question.tickets, question.steps, bad_news))
     commands = cell.answer(commands)
     assert threshold_of(commands) == 0.5
-    cell.send(EstimatesFailed(question.tickets))
+    cell.send(ev.EstimatesFailed(question.tickets))
     assert cell.core.totals.predictor_fallbacks == 1
     assert threshold_of(cell.answer(commands)) == 0.7
 
@@ -196,7 +188,8 @@ def test_estimates_are_requested_again_after_the_loss_of_an_instance() -> None:
     cell = make_cell({"a-1": 1, "b-1": 1})
     commands = cell.answer(cell.answer(cell.send(arrival("r"))))
     [question] = estimate_requests_in(commands)
-    commands = cell.send(InstanceLost("a-1"), EstimatesReceived(question.tickets, question.steps, np.ones((1, 3))))
+    answer = ev.EstimatesReceived(question.tickets, question.steps, np.ones((1, 3)))
+    commands = cell.send(ev.InstanceLost("a-1"), answer)
     assert estimate_requests_in(cell.answer(cell.answer(commands)))
 
 
@@ -204,7 +197,7 @@ def test_estimates_are_limited_to_possible_numbers_of_steps() -> None:
     cell = make_cell({"a-1": 1})
     cell.send(arrival("r", output_tokens=64))
     ticket, step = cell.core.table.ticket[[0]], cell.core.table.steps[[0]]
-    cell.send(EstimatesReceived(ticket, step, np.array([[0.0, 30.0, 900.0]])))
+    cell.send(ev.EstimatesReceived(ticket, step, np.array([[0.0, 30.0, 900.0]])))
     assert cell.core.estimates.remaining(np.array([0]))[0].tolist() == [[2.0, 30.0, 64.0]]
 
 
@@ -219,15 +212,13 @@ def test_the_capacity_is_that_of_full_batches_of_cache_steps_and_one_recompute_s
     batch_tokens = 16 * 32
     tokens = cache_steps * batch_tokens + recompute_tokens
     seconds = cache_steps * (batch_tokens + 1) / 1000 + (recompute_tokens + 1) / 1000
-    assert cell.core.load is not None
-    assert cell.core.load.throughput_tokens_per_s == pytest.approx(tokens / seconds)
+    assert present(cell.core.load).throughput_tokens_per_s == pytest.approx(tokens / seconds)
 
 
 def test_the_window_of_load_control_is_the_mean_slo() -> None:
     cell = make_cell({"a-1": 1})
     cell.send(arrival("r0", slo_s=10.0), arrival("r1", slo_s=40.0))
-    load = cell.core.load
-    assert load is not None
+    load = present(cell.core.load)
     assert load.capacity_tokens == pytest.approx(25.0 * load.throughput_tokens_per_s)
 
 

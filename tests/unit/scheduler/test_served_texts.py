@@ -28,6 +28,7 @@ from tests.builders import ARRIVAL_S, scheduler_core
 from tests.support.canvas_model import open_canvas_model, write_canvas_model
 from tests.support.gemma_files import CANVAS
 from tests.support.golden import COPY, threshold_cases
+from tests.support.present import present
 from tests.support.random_model import LLADA, SDAR, random_decoder
 from tests.support.served_cell import ServedCell, streamed
 
@@ -105,12 +106,11 @@ def infilled(family: str, mode: CacheMode, _: pytest.TempPathFactory) -> Kind:
 
 def edited(_: pytest.TempPathFactory) -> Kind:
     case = threshold_cases(("llada2/seed1",), ("block-edit",), COPY)[0]
-    assert case.edit_threshold is not None
     decoder, page = load(COPY / "llada2/seed1", torch.float32, "cpu"), case.block_length
     return Kind(
         runners=[Runner(decoder, ROOM + PAGES * page) for _ in range(2)], mode=CacheMode.BLOCK,
         threshold=case.threshold, prompt=case.prompt, output=len(case.output), block=page, fields={}, page_tokens=page,
-        edit_threshold=case.edit_threshold,
+        edit_threshold=present(case.edit_threshold),
     )  # fmt: skip
 
 
@@ -159,8 +159,7 @@ def test_company_and_a_prefix_cache_change_nothing(
 def test_a_request_that_leaves_its_instance_before_each_step_has_the_same_text(kind: Kind, alone: list[int]) -> None:
     cell = kind.cell(2, lookahead=0)
     cell.serve_moving(kind.arrival())
-    stats = cell.finished["r"].stats
-    assert stats is not None
+    stats = present(cell.finished["r"].stats)
     assert stats.migrations > stats.steps / 2
     assert cell.output() == alone
 
@@ -192,8 +191,7 @@ def test_an_output_has_its_pinned_tokens_which_change_what_is_written_before_the
 ) -> None:
     own = infilled("llada", CacheMode.NONE, tmp_path_factory)
     cell = own.served()
-    stats = cell.finished["r"].stats
-    assert stats is not None
+    stats = present(cell.finished["r"].stats)
     assert stats.unmasked_tokens == 32 - len(PINNED)
     assert np.array(cell.output())[PINNED].tolist() == pinned()[PINNED].tolist()
     assert cell.output()[:8] != own.served(pinned=b"").output()[:8]
@@ -201,9 +199,8 @@ def test_an_output_has_its_pinned_tokens_which_change_what_is_written_before_the
 
 def test_whole_blocks_of_pinned_tokens_take_no_step(tmp_path_factory: pytest.TempPathFactory) -> None:
     own = infilled("llada", CacheMode.DUAL, tmp_path_factory)
-    stats = own.served(pinned=pack_int32(pinned(range(1, 32)))).finished["r"].stats
-    assert stats is not None
-    assert stats.steps == 1
+    cell = own.served(pinned=pack_int32(pinned(range(1, 32))))
+    assert present(cell.finished["r"].stats).steps == 1
 
 
 def test_estimates_features_and_load_control_count_free_tokens_only(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -234,8 +231,7 @@ def test_a_served_canvas_is_that_of_an_engine_alone_and_is_streamed_whole(canvas
     options = DecodeOptions(CacheMode.BLOCK, canvas.threshold, CANVAS, canvas.output)
     [expected] = decode_together([CaseRequest("r", list(canvas.prompt))], canvas.runners[0], options)
     cell = canvas.served(stream=True)
-    stats = cell.finished["r"].stats
-    assert stats is not None
+    stats = present(cell.finished["r"].stats)
     assert (stats.steps, stats.unmasked_tokens) == (2 * CANVAS_STEPS, canvas.output)
     assert stats.mean_threshold == pytest.approx(canvas.threshold)
     sent = [unpack_int32(each.tokens).tolist() for each in cell.progress if each.positions]

@@ -13,7 +13,8 @@ from shared.arrays import pack_float32, pack_int32, pack_int64
 from shared.messages.requests import OutcomeStatus
 from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 from tests.builders import arrival
-from tests.support.spans import recorded
+from tests.support.present import present
+from tests.support.spans import recorded_in
 
 CLIENT = "b7ad6b7169203331"
 TRACE = {"traceparent": f"00-0af7651916cd43dd8448eb211c80319c-{CLIENT}-01"}
@@ -21,9 +22,7 @@ TRACE = {"traceparent": f"00-0af7651916cd43dd8448eb211c80319c-{CLIENT}-01"}
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    tracer, exporter = recorded()
-    monkeypatch.setattr(tracing, "tracer", tracer)
-    return exporter
+    return recorded_in(tracing, monkeypatch)
 
 
 def jobs(ticket: int, step: int, *, is_new: bool = False) -> StepJobs:
@@ -48,13 +47,11 @@ def finish(arrived: RequestArrived) -> FinishRequest:
 
 
 def span_id(span: ReadableSpan) -> str:
-    assert span.context is not None
-    return f"{span.context.span_id:016x}"
+    return f"{present(span.context).span_id:016x}"
 
 
 def parent_id(span: ReadableSpan) -> str:
-    assert span.parent is not None
-    return f"{span.parent.span_id:016x}"
+    return f"{present(span.parent).span_id:016x}"
 
 
 def test_each_instance_continues_the_trace_below_the_scheduler(ended: InMemorySpanExporter) -> None:

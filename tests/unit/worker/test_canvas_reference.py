@@ -12,6 +12,7 @@ from services.worker.model.canvas_runner import CanvasRunner
 from tests.support.canvas_model import open_canvas_model, write_canvas_model
 from tests.support.canvas_reference import Reference, open_reference
 from tests.support.gemma_files import CANVAS
+from tests.support.present import present
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -48,8 +49,7 @@ def test_tokens_steps_and_first_logits_are_those_of_the_authors(
     models: tuple[Reference, CanvasRunner], threshold: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference, runner = models
-    rules, logits = runner.config.canvas, list[torch.Tensor]()
-    assert rules is not None
+    rules, logits = present(runner.config.canvas), list[torch.Tensor]()
     wanted = reference.decode(PROMPT, OUTPUT, rules.bound(float(np.float32(threshold))))
     own = runner.decoder.logits
 

@@ -20,6 +20,7 @@ from shared.arrays import pack_int32
 from shared.errors import BadInput
 from tests.support.canvas_model import open_canvas_model, write_canvas_model
 from tests.support.gemma_files import CANVAS
+from tests.support.present import present
 
 STEPS = 4
 OUTPUT = 2 * CANVAS
@@ -97,8 +98,7 @@ def test_the_lowest_entropies_within_the_bound_are_kept(bound: float, kept: list
 
 
 def test_the_threshold_gives_the_entropy_bound(runner: CanvasRunner) -> None:
-    rules = runner.config.canvas
-    assert rules is not None
+    rules = present(runner.config.canvas)
     bounds = [rules.bound(threshold) for threshold in (1.0, 0.9, 0.7, 0.5)]
     assert bounds == pytest.approx([0.0, 0.1, 0.3, 0.5])
 

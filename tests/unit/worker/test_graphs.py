@@ -35,6 +35,7 @@ from services.worker.model.weights import empty_decoder
 from shared.messages.requests import Sampling
 from tests.support.golden import COPY
 from tests.support.packed_forward import forward_packed
+from tests.support.present import present
 from tests.support.random_model import LLADA, MASK_ID, SDAR, random_decoder
 
 CACHE_TOKENS = 2048
@@ -82,8 +83,7 @@ def test_a_replay_computes_the_same_as_the_packed_batch() -> None:
     graphs.capture()
     for prompts in ([5], [5, 5, 9], [1, 2, 30, 31, 40], [3]):
         batch = cache_steps(prompts, decoder, store)
-        replayed = graphs.run(batch, batch.rows)
-        assert replayed is not None
+        replayed = present(graphs.run(batch, batch.rows))
         wanted = forward_packed(decoder, batch, store)[torch.from_numpy(batch.rows)]
         torch.testing.assert_close(replayed, wanted, atol=1e-4, rtol=0)
 
@@ -188,7 +188,6 @@ def test_a_replayed_graph_computes_the_same_as_the_eager_forward() -> None:
     graphs.capture()
     for prompts in ([5, 9], [7, 30], [5, 5, 9]):
         batch = cache_steps(prompts, decoder, store)
-        replayed = graphs.run(batch, batch.rows)
-        assert replayed is not None
+        replayed = present(graphs.run(batch, batch.rows))
         wanted = forward_packed(decoder, batch, store, varlen)[torch.from_numpy(batch.rows)]
         torch.testing.assert_close(replayed, wanted, atol=3e-2, rtol=0)

@@ -30,6 +30,7 @@ from shared.errors import RetryLater
 from shared.messages.steps import RequestState, StepFailure, StepJobs, StepKind
 from shared.token_bytes import token_bytes
 from tests.support.engines import engine_of
+from tests.support.present import present
 from tests.support.random_model import MASK_ID
 from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
 
@@ -214,9 +215,7 @@ def test_a_text_continues_on_another_instance() -> None:
         other = engine_with()
         job = StepJob(moved.ticket, len(moved.trace), moved.block, moved.threshold, StepKind.RECOMPUTE)
         other.accept(StepJobs(epoch=1, states=[moved.state]), [job])
-        results = other.iterate()
-        assert results is not None
-        read_results(results, [moved])
+        read_results(present(other.iterate()), [moved])
     assert moved.trace == stayed.trace
 
 
@@ -263,9 +262,7 @@ def test_others_run_while_a_pattern_is_compiled() -> None:
     read_results(run_step(engine, jobs_for([constrained, plain])), [plain])
     assert engine.iterate() is None
     patterns.open()
-    results = engine.iterate()
-    assert results is not None
-    read_results(results, [constrained])
+    read_results(present(engine.iterate()), [constrained])
     assert len(constrained.trace) == 1
 
 

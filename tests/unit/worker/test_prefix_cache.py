@@ -21,6 +21,7 @@ from shared.arrays import unpack_int32
 from shared.prefix_names import first_name, page_names
 from tests.support import steps
 from tests.support.golden import COPY
+from tests.support.present import present
 
 PAGE_OF = {"sdar/seed1": 16, "llada2/seed1": 32}  # tokens
 SETS = [*PAGE_OF]
@@ -104,8 +105,7 @@ def serve(engine: Engine, name: str, prompts: list[list[int]], threshold: float)
         decodes.append(Decode(request, length, config.block_length, lambda _: threshold))
     cached = [0] * len(prompts)
     for result, _ in run_iterations(engine, decodes):
-        assert result.outcome is not None
-        for job, tokens in zip(result.jobs, result.outcome.cached.tolist(), strict=True):
+        for job, tokens in zip(result.jobs, present(result.outcome).cached.tolist(), strict=True):
             cached[job.ticket] += tokens
     return decodes, cached
 

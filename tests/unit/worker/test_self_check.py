@@ -22,6 +22,7 @@ from shared.arrays import Float64
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
 from tests.builders import instance
+from tests.support.present import present
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for
 
@@ -126,9 +127,7 @@ def test_a_step_of_weights_that_are_not_finite_calls_the_canary() -> None:
         for weights in device.runner.decoder.parameters():
             weights.fill_(torch.nan)
     engine.accept(jobs_for([Decode(1, [3, 4, 5], 32, 16, 0.6, MASK_ID)]))
-    result = engine.run_iteration()
-    assert result is not None
-    assert_fault(check.after(result), CanaryFaultKind.NOT_FINITE, "not finite")
+    assert_fault(check.after(present(engine.run_iteration())), CanaryFaultKind.NOT_FINITE, "not finite")
 
 
 def test_values_that_are_not_finite_call_the_canary_at_once() -> None:

@@ -6,16 +6,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from services.worker.monitoring import tracing
 from shared.arrays import pack_int32, pack_int64
 from shared.messages.steps import RequestState, StepJobs, StepResults
-from tests.support.spans import recorded
+from tests.support.spans import recorded_in
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    tracer, exporter = recorded()
-    monkeypatch.setattr(tracing, "tracer", tracer)
-    return exporter
+    return recorded_in(tracing, monkeypatch)
 
 
 def jobs(*tickets: int, epoch: int = 1, name: str = "r", **options: object) -> StepJobs:
