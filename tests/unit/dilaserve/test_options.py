@@ -35,6 +35,7 @@ from shared.messages.cell import CacheName, CellConfig
 from tests.support.gemma_files import write_gemma_files
 from tests.support.tiny_model import write_tiny_sdar
 
+URLS: dict[str, str] = dict.fromkeys(BusUser, "nats://h")
 PROFILE = "tp,batch_tokens,step_kind,latency_ms\n1,64,recompute,2.5\n"
 
 
@@ -129,8 +130,10 @@ def test_options_that_cannot_be_honoured_are_rejected(check: Callable[[], object
         check()
 
 
-def test_thresholds_are_sorted_and_unique_and_a_sync_interval_may_be_always() -> None:
+def test_valid_values_are_accepted_and_thresholds_sorted_and_unique() -> None:
     check_sync_interval("always")
+    for count, url in ((1, "nats://127.0.0.1:4222"), (3, None)):
+        check_nats_nodes(count, url)
     assert read_thresholds("0.9,0.5, 0.7,0.9") == (0.5, 0.7, 0.9)
 
 
@@ -165,9 +168,8 @@ def test_the_instances_of_several_gpus_are_planned_by_default(
 def test_the_planner_uses_the_tp_degrees_of_a_given_profile(tmp_path: Path) -> None:
     profile = tmp_path / "profile.csv"
     profile.write_text(PROFILE)
-    urls: dict[str, str] = dict.fromkeys(BusUser, "nats://h")
     for options, degrees in (({}, "1,2"), ({"profile": profile}, "1")):
-        _, started = programs(tmp_path, urls, **options)
+        _, started = programs(tmp_path, **options)
         assert started[-1].environ["DILASERVE_TP_DEGREES"] == degrees
 
 
@@ -192,7 +194,7 @@ def test_the_wait_doubles_up_to_a_bound_and_resets_after_a_stable_run(last_s: fl
 CONFIG = CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v1")
 
 
-def programs(directory: Path, urls: Mapping[str, str], **options: Any) -> tuple[Stack, list[Program]]:
+def programs(directory: Path, urls: Mapping[str, str] = URLS, **options: Any) -> tuple[Stack, list[Program]]:
     """A stack of two instances, and all its services."""
     given = UpOptions(first_metrics_port=9100, data_dir=directory, **options)
     stack = Stack(options=given, model=directory, model_name="m", instances=(1, 1), slots=2, auth=False)
@@ -204,7 +206,7 @@ def programs(directory: Path, urls: Mapping[str, str], **options: Any) -> tuple[
 @pytest.mark.parametrize("gateways", [1, 3])
 def test_every_program_has_a_metrics_port_of_its_own(*, gateways: int, standby: bool, tmp_path: Path) -> None:
     """One gateway alone has that of the API."""
-    stack, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), standby=standby, gateways=gateways)
+    stack, started = programs(tmp_path, standby=standby, gateways=gateways)
     ports = [int(program.environ["DILASERVE_METRICS_PORT"]) for program in started]
     assert sorted(port for port in ports if port) == list(stack.metrics_ports)
     assert ports.count(0) == (gateways == 1)
@@ -228,7 +230,7 @@ def test_a_service_gets_the_password_of_its_own_user_only(tmp_path: Path) -> Non
 def test_gateways_watch_the_disk_of_the_embedded_bus(
     options: dict[str, Any], store: str | None, tmp_path: Path
 ) -> None:
-    _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), gateways=2, **options)
+    _, started = programs(tmp_path, gateways=2, **options)
     found = [program.environ.get("DILASERVE_BUS_STORE_DIR") for program in started]
     assert [path for path in found if path is not None] == ([str(tmp_path / store)] * 2 if store else [])
 
@@ -236,7 +238,7 @@ def test_gateways_watch_the_disk_of_the_embedded_bus(
 def test_an_option_sets_every_service_that_has_its_setting(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(PROFILE)
     given: dict[str, Any] = {"cache": "none", "default_slo_s": 7.0, "profile": tmp_path / "p.csv", "shed": True}
-    _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"), **given)
+    _, started = programs(tmp_path, **given)
     expected = {
         "DILASERVE_CACHE": ("none", {"scheduler"}),
         "DILASERVE_DEFAULT_SLO_S": ("7.0", {"scheduler"}),
@@ -251,7 +253,7 @@ def test_an_option_sets_every_service_that_has_its_setting(tmp_path: Path) -> No
 
 
 def test_an_option_that_is_not_given_leaves_the_environment_to_the_services(tmp_path: Path) -> None:
-    _, started = programs(tmp_path, dict.fromkeys(BusUser, "nats://h"))
+    _, started = programs(tmp_path)
     for name in ("POLICY", "THRESHOLDS", "DEFAULT_SLO_S", "CACHE", "DTYPE", "PROFILE"):
         assert all(f"DILASERVE_{name}" not in program.environ for program in started)
 
@@ -263,8 +265,3 @@ def test_the_defaults_of_options_and_settings_are_the_same() -> None:
         for name, option in UpOptions.__dataclass_fields__.items():
             if option.default is not None and name in defaults and name != "model":
                 assert option.default == defaults[name], name
-
-
-def test_one_server_of_another_or_several_embedded_ones_are_possible() -> None:
-    for count, url in ((1, "nats://127.0.0.1:4222"), (3, None)):
-        check_nats_nodes(count, url)

@@ -19,13 +19,6 @@ from shared.errors import BadInput
 from shared.settings import read_settings
 
 
-def test_hosts_and_origins_are_lists() -> None:
-    environ = {"DILASERVE_ALLOWED_HOSTS": "api.example, localhost", "DILASERVE_ALLOWED_ORIGINS": "https://a.example:1"}
-    settings = read_settings(GatewaySettings, {"DILASERVE_MODEL": "demo", **environ})
-    assert settings.allowed_hosts == ("api.example", "localhost")
-    assert settings.allowed_origins == ("https://a.example:1",)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

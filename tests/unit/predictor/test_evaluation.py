@@ -22,13 +22,10 @@ STEPS = Trajectory(
 )
 
 
-def test_the_one_shot_estimate_counts_down_from_the_mean() -> None:
+def test_one_shot_estimates_count_down_from_the_mean_and_historical_rates_follow_the_masks() -> None:
+    np.testing.assert_allclose(ev.historical_rate(CARD, STEPS), [4, 3.5, 2, 1])
     np.testing.assert_allclose(ev.one_shot(CARD, STEPS), [4, 3, 2, 1])
     assert ev.mean_relative_error(partial(ev.one_shot, CARD), [STEPS]) == 0
-
-
-def test_the_historical_rate_follows_the_masks_left() -> None:
-    np.testing.assert_allclose(ev.historical_rate(CARD, STEPS), [4, 3.5, 2, 1])
 
 
 def test_before_its_first_step_a_request_has_the_historical_rate() -> None:

@@ -53,11 +53,7 @@ def test_a_name_is_one_subject_token_and_identifies_the_gpus() -> None:
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 
 
-def test_the_step_predictor_is_that_of_the_model() -> None:
-    planner, _ = read_planner(ReconfiguratorSettings(model=str(DEMO)))
-    assert set(planner.prior) == set(DEFAULT_THRESHOLDS)
-
-
-def test_a_model_needs_no_step_predictor(tmp_path: Path) -> None:
-    planner, _ = read_planner(ReconfiguratorSettings(model=str(tmp_path)))
-    assert not planner.prior
+def test_the_step_predictor_is_that_of_the_model_if_it_has_one(tmp_path: Path) -> None:
+    for model, thresholds in ((DEMO, DEFAULT_THRESHOLDS), (tmp_path, ())):
+        planner, _ = read_planner(ReconfiguratorSettings(model=str(model)))
+        assert set(planner.prior) == set(thresholds)

@@ -16,15 +16,10 @@ def indices(*values: int) -> Int64:
     return np.array(values, dtype=np.int64)
 
 
-def test_the_highest_allowed_threshold_that_fits_is_chosen() -> None:
-    left_s = np.array([[1.0, 2.0, 4.0]] * 3)
-    slo_left_s = np.array([2.0, 4.0, 9.0])
-    assert choose_thresholds(left_s, slo_left_s, indices(0, 0, 0), indices(2, 1, 2)).tolist() == [1, 1, 2]
-
-
-def test_the_lowest_allowed_threshold_is_chosen_if_none_fits() -> None:
-    left_s = np.array([[1.0, 2.0, 4.0]] * 2)
-    assert choose_thresholds(left_s, np.array([0.5, -3.0]), indices(0, 1), indices(2, 2)).tolist() == [0, 1]
+def test_the_highest_allowed_threshold_that_fits_is_chosen_or_the_lowest() -> None:
+    left_s, slo_left_s = np.array([[1.0, 2.0, 4.0]] * 5), np.array([2.0, 4.0, 9.0, 0.5, -3.0])
+    lowest, highest = indices(0, 0, 0, 0, 1), indices(2, 1, 2, 2, 2)
+    assert choose_thresholds(left_s, slo_left_s, lowest, highest).tolist() == [1, 1, 2, 0, 1]
 
 
 def test_cache_and_recompute_steps_have_their_own_latency() -> None:

@@ -128,10 +128,6 @@ def test_a_refusal_names_the_class_of_the_authors_code(tmp_path: Path) -> None:
         read_model_card(write(tmp_path, LLAMA | {"auto_map": own}), "Stable-DiffCoder-8B-Instruct")
 
 
-def test_an_existing_directory_is_used(tmp_path: Path) -> None:
-    assert find_model(str(tmp_path)) == tmp_path
-
-
 @pytest.mark.parametrize("model", ["/nowhere/model", "./model", "nowhere", "a/b/c"])
 def test_a_path_that_is_no_directory_and_no_hub_id_is_rejected(model: str) -> None:
     with pytest.raises(BadInput, match=f"no model in {model}"):

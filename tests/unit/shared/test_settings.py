@@ -14,7 +14,7 @@ from shared.messages.cell import CacheName, CellConfig
 from shared.messages.instances import ModelCard
 from shared.metrics_server import serve_metrics
 from shared.predictor_card import PredictorCard
-from shared.settings import Positive, ServiceSettings, read_settings, to_environ
+from shared.settings import Positive, ServiceSettings, read_settings
 
 
 class Example(ServiceSettings, frozen=True, kw_only=True):
@@ -64,12 +64,6 @@ def test_an_invalid_value_reports_variable_value_and_accepted_values(variable: s
 )
 def test_every_url_that_nats_accepts_is_accepted(url: str) -> None:
     assert read_settings(Example, {"DILASERVE_NATS_URL": url}).nats_url == url
-
-
-def test_to_environ_is_the_inverse_of_read_settings() -> None:
-    settings = {"count": 2, "names": ("x", "y"), "on": True}
-    environ = to_environ({**settings, "unset": None})
-    assert read_settings(Example, environ) == Example(count=2, names=("x", "y"), on=True)
 
 
 MODEL = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100)

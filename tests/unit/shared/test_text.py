@@ -12,16 +12,6 @@ from shared.messages.requests import ChatMessage, FinishReason, Request
 from shared.text import MAX_LABEL_TOKENS, TextModel
 
 
-def test_any_text_round_trips_through_the_tokenizer(text: TextModel) -> None:
-    prompt = "Wie viele Äpfel? 苹果 🍎\n  two  spaces"
-    assert text.decode(text.encode_prompt(prompt)) == prompt
-
-
-def test_a_chat_is_encoded_with_the_chat_template(text: TextModel) -> None:
-    ids = text.encode_chat([ChatMessage(role="user", content="hi")])
-    assert text.decode(ids) == "user: hi\nassistant: "
-
-
 def test_an_empty_prompt_is_rejected_with_its_field(text: TextModel) -> None:
     with pytest.raises(BadInput) as refused:
         text.encode_prompt("")

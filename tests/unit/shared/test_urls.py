@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from shared.bus.errors import NOT_STORED, bus_errors
 from shared.errors import NotCreated, RetryLater, StorageFull
 from shared.logs import CREATION_S, REPEAT_S, RetryLog
-from shared.urls import server_urls, url_host, without_credentials
+from shared.urls import server_urls, without_credentials
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,6 @@ def test_a_url_is_shown_without_its_credentials(url: str, shown: str) -> None:
 )
 def test_a_list_is_split_between_servers_and_not_within_passwords(urls: str, each: list[str]) -> None:
     assert server_urls(urls) == each
-
-
-@pytest.mark.parametrize(("host", "written"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("node-1", "node-1")])
-def test_a_url_has_an_ipv6_address_in_brackets(host: str, written: str) -> None:
-    assert url_host(host) == written
 
 
 def test_an_error_without_a_code_asks_for_a_retry() -> None:
@@ -97,10 +92,8 @@ def test_in_json_format_every_line_is_json_including_those_of_libraries() -> Non
     assert "ZeroDivisionError" in lines[2]["exception"]
 
 
-def retry_because(reason: str) -> RetryDetails:
-    return RetryDetails(
-        name="f", args=(), kwargs={}, retry_num=1, wait_for=2.0, waited_so_far=0.0, caused_by=RetryLater(reason)
-    )
+def retry_after(error: Exception, waited_s: float = 0.0) -> RetryDetails:
+    return RetryDetails("f", (), {}, retry_num=1, wait_for=2.0, waited_so_far=waited_s, caused_by=error)
 
 
 def test_the_same_reason_of_many_retries_is_logged_once_in_a_while() -> None:
@@ -109,8 +102,8 @@ def test_the_same_reason_of_many_retries_is_logged_once_in_a_while() -> None:
     with capture_logs() as logs:
         for now_s in (0.0, 2.0, REPEAT_S - 0.1, REPEAT_S, REPEAT_S + 2.0):
             for _ in range(256):
-                retries.log(retry_because("the bus is not connected"))
-            retries.log(retry_because(f"cannot store at {now_s}"))
+                retries.log(retry_after(RetryLater("the bus is not connected")))
+            retries.log(retry_after(RetryLater(f"cannot store at {now_s}")))
     assert [line["error"] for line in logs].count("the bus is not connected") == 2
     assert len(logs) == 2 + 5
 
@@ -118,14 +111,5 @@ def test_the_same_reason_of_many_retries_is_logged_once_in_a_while() -> None:
 def test_a_missing_bucket_is_a_warning_only_after_some_seconds() -> None:
     with capture_logs() as logs:
         for waited_s in (0.0, CREATION_S - 0.1, CREATION_S):
-            details = RetryDetails(
-                name="f",
-                args=(),
-                kwargs={},
-                retry_num=1,
-                wait_for=0.1,
-                waited_so_far=waited_s,
-                caused_by=NotCreated("no bucket"),
-            )
-            RetryLog().log(details)
+            RetryLog().log(retry_after(NotCreated("no bucket"), waited_s))
     assert [line["log_level"] for line in logs] == ["debug", "debug", "warning"]

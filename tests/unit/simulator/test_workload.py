@@ -58,18 +58,12 @@ def test_a_constant_rate_runs_every_sample_the_given_number_of_times() -> None:
 
 def test_a_trace_is_read_in_order_of_arrival_and_in_whole_blocks(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens,slo_s\n2.0,7,40,\n1.5,8,32,3.5\n")
+    path.write_text("arrival_s,prompt_tokens,output_tokens,slo_s,key\n2.0,7,40,,alice\n1.5,8,32,3.5,\n")
     workload = read_trace(path)
     assert workload.arrival_s.tolist() == [1.5, 2.0]
-    assert workload.output_tokens.tolist() == [32, 64]
+    assert (workload.output_tokens.tolist(), workload.key.tolist()) == ([32, 64], ["", "alice"])
     assert workload.slo_s[0] == 3.5
     assert np.isnan(workload.slo_s[1])
-
-
-def test_the_requests_of_a_trace_keep_their_keys(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens,key\n2.0,7,40,alice\n1.5,8,32,\n")
-    assert read_trace(path).key.tolist() == ["", "alice"]
 
 
 @pytest.mark.parametrize(

@@ -38,21 +38,10 @@ def exact(q: Tensor, k: Tensor, v: Tensor, spans: RequestSpans) -> Tensor:
 
 
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    *,
-    causal: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int
 ) -> Tensor:
     """flash-attn's public function: a sequence without queries has no result, and all keys of the others count. With
     `max_seqlen_q` 1 and grouped heads it takes one query of each sequence."""
-    assert (dropout_p, softmax_scale, causal) == (0.0, None, False)
     assert max_seqlen_q > 1
     counts = cu_seqlens_q.diff() > 0
     starts, lengths = cu_seqlens_k[:-1][counts], cu_seqlens_k.diff()[counts]

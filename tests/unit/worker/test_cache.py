@@ -3,7 +3,6 @@
 import weakref
 from random import Random
 
-import msgspec
 import numpy as np
 import torch
 from hypothesis import given
@@ -66,13 +65,6 @@ def test_a_request_with_entries_continues_while_others_wait() -> None:
 def test_a_request_larger_than_the_cache_fails_with_the_reason() -> None:
     results = run_step(engine_with(), jobs_for([request(1, prompt=70)]))
     assert results.failures[0].message == f"102 tokens; this instance's cache holds {ROOM}"
-
-
-def test_a_cache_step_of_an_uncached_block_recomputes() -> None:
-    engine, decode = engine_with(), request(1)
-    jobs = msgspec.structs.replace(jobs_for([decode]), kinds=np.int32(1).tobytes())
-    results = run_step(engine, jobs)
-    assert results.batch_tokens == 40
 
 
 def test_a_failed_attempt_frees_its_memory_before_the_next_one() -> None:

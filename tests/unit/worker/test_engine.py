@@ -14,7 +14,7 @@ from shared.messages.steps import StepJobs, StepKind
 from shared.pinned import FREE
 from tests.support.engines import engine_of, failure_of, tickets
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
+from tests.support.steps import Decode, decode_together, jobs_for, run_step
 
 LABELS = {"choices": [pack_int32([5, 6]), pack_int32([9])], "end_ids": pack_int32([1, 2])}
 
@@ -22,15 +22,6 @@ LABELS = {"choices": [pack_int32([5, 6]), pack_int32([9])], "end_ids": pack_int3
 def request(ticket: int, *, prompt: int = 5, output: int = 32, block: int = 16, threshold: float = 0.6) -> Decode:
     rng = np.random.default_rng(ticket)
     return Decode(ticket, rng.integers(0, 50, prompt).tolist(), output, block, threshold, MASK_ID)
-
-
-def test_requests_of_different_lengths_and_steps_run_in_one_batch() -> None:
-    engine = engine_of()
-    first, second = request(1, prompt=3, output=48), request(2, prompt=20, output=16)
-    read_results(run_step(engine, jobs_for([first])), [first])
-    results = run_step(engine, jobs_for([first, second]))
-    assert sorted(tickets(results)) == [1, 2]
-    assert results.batch_tokens == 51 + 36
 
 
 HAS_BFLOAT16 = torch.cpu.get_capabilities().get("avx512_bf16")
@@ -80,11 +71,6 @@ def test_a_request_larger_than_a_batch_runs_alone() -> None:
     assert tickets(run_step(engine_of(tokens=8), jobs_for([request(1)]))) == [1]
 
 
-def test_a_job_without_a_state_is_reported_missing() -> None:
-    results = run_step(engine_of(), msgspec.structs.replace(jobs_for([request(7)]), states=[]))
-    assert unpack_int64(results.missing).tolist() == [7]
-
-
 def test_a_rejected_job_does_not_hide_the_other_one_of_its_request() -> None:
     engine, zeros = engine_of(), pack_int32([0] * 3)
     columns = {"steps": zeros, "blocks": zeros, "kinds": zeros, "thresholds": pack_float32([1.5, 0.6, 0.6])}
@@ -92,15 +78,6 @@ def test_a_rejected_job_does_not_hide_the_other_one_of_its_request() -> None:
     results = run_step(engine, jobs)
     assert [failure.ticket for failure in results.failures] == [1]
     assert (sorted(tickets(results)), len(unpack_int32(results.counts))) == ([1, 2], 2)
-
-
-def test_a_drop_removes_the_request_and_its_jobs() -> None:
-    engine = engine_of()
-    decode = request(1)
-    engine.accept(jobs_for([decode]))
-    engine.accept(StepJobs(epoch=1, drops=pack_int64([1])))
-    assert engine.iterate() is None
-    assert engine.num_resident == 0
 
 
 def test_older_tickets_are_dropped_except_those_with_a_new_state() -> None:

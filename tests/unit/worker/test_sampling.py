@@ -69,10 +69,6 @@ def test_greedy_picks_the_most_probable_token_with_its_probability() -> None:
     torch.testing.assert_close(confidences, best.values, atol=1e-6, rtol=0)
 
 
-def test_temperature_zero_is_greedy_whatever_the_seed() -> None:
-    assert torch.equal(pick(logits(5), noise(5, 0.0))[0], pick(logits(5))[0])
-
-
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_a_row_has_the_same_confidence_alone_with_any_number_of_threads(threads: int) -> None:
     values = torch.randn(8, 150_000, generator=torch.Generator().manual_seed(0))
@@ -157,11 +153,6 @@ def test_equal_logits_are_kept_together() -> None:
     assert kept([0.0, 2.0, 2.0, 2.0, *[1.0] * 8], truncation(1, top_k=2)) == [1, 2, 3]
 
 
-def test_rows_that_are_not_truncated_may_draw_any_token() -> None:
-    limits = truncation(1, top_k=1)
-    assert lowest_logits(torch.randn(3, VOCAB), limits, MASK).isinf().tolist() == [False, True, True]
-
-
 @pytest.mark.parametrize("top_k", [0, 3])
 def test_tokens_are_drawn_from_the_kept_ones_in_proportion_at_the_temperature(top_k: int) -> None:
     rows, kept = 20_000, slice(MASK - (top_k or MASK), MASK)
@@ -200,11 +191,6 @@ def test_a_draw_from_one_token_is_the_greedy_one(limit: dict[str, float]) -> Non
 def test_the_limits_of_a_request_do_not_change_others() -> None:
     limits: list[dict[str, float]] = [{"top_k": 4}, {}, {"top_p": 0.5, "min_p": 0.1}]
     assert decode_all(1.0, limits) == [decode_all(1.0, [each])[0] for each in limits]
-
-
-def test_the_limits_have_no_effect_at_temperature_zero() -> None:
-    plain, limited = decode_all(0.0, [{}, {"top_p": 0.2, "top_k": 2, "min_p": 0.3}])
-    assert limited == plain
 
 
 WIDTH = 3
