@@ -22,7 +22,7 @@ STEPS = Trajectory(
 )
 
 
-def test_one_shot_estimates_count_down_from_the_mean_and_historical_rates_follow_the_masks() -> None:
+def test_one_shot_estimates_count_down_and_historical_rates_follow_the_masks() -> None:
     np.testing.assert_allclose(ev.historical_rate(CARD, STEPS), [4, 3.5, 2, 1])
     np.testing.assert_allclose(ev.one_shot(CARD, STEPS), [4, 3, 2, 1])
     assert ev.mean_relative_error(partial(ev.one_shot, CARD), [STEPS]) == 0
