@@ -61,6 +61,7 @@ def make_cell(
     exact: bool = False,
     per_step: int = 4,
     tokens_per_step: tuple[float, ...] = TOKENS_PER_STEP,
+    lookahead: int = 0,
     **options: Any,
 ) -> ScriptedCell:
     """`instances` maps names to TP degrees; `options` are settings, or fields of the policy."""
@@ -74,6 +75,7 @@ def make_cell(
         tokens_per_step=tokens_per_step,
         end_ids=(),
         caching=caching,
+        lookahead=lookahead,
         exact_cache=exact,
         learns_difficulty=policy.learns_difficulty,
         asks_predictor=policy.uses_estimates,

@@ -168,7 +168,8 @@ def test_the_instances_of_several_gpus_are_planned_by_default(
 def test_the_planner_uses_the_tp_degrees_of_a_given_profile(tmp_path: Path) -> None:
     profile = tmp_path / "profile.csv"
     profile.write_text(PROFILE)
-    for options, degrees in (({}, "1,2"), ({"profile": profile}, "1")):
+    cases: list[tuple[dict[str, Any], str]] = [({}, "1,2"), ({"profile": profile}, "1")]
+    for options, degrees in cases:
         _, started = programs(tmp_path, **options)
         assert started[-1].environ["DILASERVE_TP_DEGREES"] == degrees
 

@@ -143,6 +143,7 @@ def history(seconds: int) -> LoadHistory:
 def test_the_last_minutes_are_kept_in_full() -> None:
     times = [load.t_s for load in history(HOURS_S).after(HOURS_S - MAX_RECENT)]
     assert times == list(range(HOURS_S - MAX_RECENT + 1, HOURS_S + 1))
+    assert LoadHistory().after(0.0) == []
 
 
 def test_the_hour_before_is_kept_with_a_load_in_each_interval() -> None:
@@ -151,8 +152,3 @@ def test_the_hour_before_is_kept_with_a_load_in_each_interval() -> None:
     assert times[0] <= HOURS_S - 3590
     assert max(later - earlier for earlier, later in pairwise(times)) <= OLDER_INTERVAL_S
     assert len(times) < 700
-
-
-def test_only_loads_after_the_given_time_are_returned() -> None:
-    assert [load.t_s for load in history(20).after(18.0)] == [19.0, 20.0]
-    assert LoadHistory().after(0.0) == []

@@ -9,22 +9,13 @@ from services.reconfigurator.metrics import NAME, ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces, spans_of
 from shared.messages.launch import InstanceSpec
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+from tests.support.plans import plan
 from tests.support.spans import recorded
 
 NOW_S = 93.0
 TWO = [InstanceSpec(node="a", gpus=(0,)), InstanceSpec(node="a", gpus=(1,))]
 ONE = [InstanceSpec(node="a", gpus=(0, 1))]
-DECIDED = PlanRecord(
-    plan_id="1",
-    decided_s=50.0,
-    state=PlanState.RUNNING,
-    reason="",
-    status="optimal",
-    mean_threshold=0.8,
-    solve_s=0.2,
-    before=TWO,
-    target=ONE,
-)
+DECIDED = replace(plan(PlanState.RUNNING), decided_s=50.0, mean_threshold=0.8, before=TWO, target=ONE)
 
 
 def value(metrics: ReconfiguratorMetrics, name: str, **labels: str) -> float | None:

@@ -112,16 +112,7 @@ def test_a_candidate_of_three_decimals_is_used_as_it_is() -> None:
 
 @pytest.mark.parametrize(("moves", "state"), [("never", SENT_ACROSS), ("room", SENT_AHEAD)])
 def test_a_request_that_never_moves_crosses_blocks_while_another_waits(moves: str, state: int) -> None:
-    core = scheduler_core(
-        lambda estimates: DiLaServePolicy(
-            candidates=np.array(THRESHOLDS), estimates=estimates, moves=MigrationPolicy(moves)
-        ),
-        thresholds=THRESHOLDS,
-        tokens_per_step=(1.0,) * len(THRESHOLDS),
-        caching=True,
-        lookahead=1,
-    )
-    cell = ScriptedCell(core, {"a-1": ScriptedWorker()})
+    cell = cell_of(moves=MigrationPolicy(moves), lookahead=1)
     cell.send(registered("a-1", profile=PROFILE, max_batch_requests=1))
     cell.send(arrival("runs", output_tokens=64, slo_s=1000.0), arrival("waits", output_tokens=64, slo_s=2000.0))
     table = cell.core.table

@@ -83,14 +83,10 @@ def test_a_wrong_profile_is_corrected_within_a_few_iterations() -> None:
     assert 1.5 < made.correction[1] <= 2.0
 
 
-def test_an_iteration_without_a_time_corrects_nothing() -> None:
+def test_iterations_without_a_time_or_that_stall_hardly_correct_the_costs() -> None:
     made = fleet(SUM)
     made.observe(np.zeros(2, dtype=np.int64), np.array([0.0, 0.1]), np.array([0.1, 0.0]))
     assert made.correction[0] == 1.0
-
-
-def test_one_stalled_iteration_hardly_changes_the_correction() -> None:
-    made = fleet(SUM)
     made.observe(np.array([0]), np.array([600.0]), np.array([0.1]))
     assert made.correction[0] < 1.05
 

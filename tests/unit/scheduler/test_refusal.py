@@ -10,7 +10,7 @@ from services.scheduler.registry import POLICIES
 from services.scheduler.state.observations import CONFIRMED_AFTER
 from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus
 from tests.builders import arrival
-from tests.support.scripted_cell import ScriptedCell, make_cell
+from tests.support.scripted_cell import TOKENS_PER_STEP, ScriptedCell, make_cell
 
 # 128 tokens, which the profile of `scripted_cell` computes in 129 ms: 16 steps at the lowest threshold of `dilaserve`
 ALONE_S = 16 * 0.129 * OPTIMISTIC_SHARE
@@ -50,15 +50,12 @@ def test_an_idle_cluster_refuses_an_slo_that_it_cannot_meet_and_accepts_others(p
     assert (cell.core.totals.refused, cell.core.totals.failed) == (1, 0)
 
 
-def test_the_earliest_end_alone_is_that_of_an_easy_request() -> None:
-    for share, is_refused in ((0.98, True), (1.02, False)):
-        assert bool(refused(shedding().send(request("r", share * ALONE_S)))) == is_refused
-
-
-def test_a_predictor_of_half_the_tokens_in_a_step_doubles_the_earliest_end() -> None:
-    for share, is_refused in ((1.98, True), (2.02, False)):
-        cell = shedding(tokens_per_step=(2.0, 1.0, 1.0))
-        assert bool(refused(cell.send(request("r", share * ALONE_S)))) == is_refused
+@pytest.mark.parametrize(("tokens_per_step", "times"), [(TOKENS_PER_STEP, 1.0), ((2.0, 1.0, 1.0), 2.0)])
+def test_the_earliest_end_alone_is_that_of_an_easy_request(tokens_per_step: tuple[float, ...], times: float) -> None:
+    """A predictor of half the tokens in a step doubles it."""
+    for slo_s, is_refused in ((times * ALONE_S - 0.02, True), (times * ALONE_S + 0.02, False)):
+        cell = shedding(tokens_per_step=tokens_per_step)
+        assert bool(refused(cell.send(request("r", slo_s)))) == is_refused
 
 
 def test_costs_that_are_hardly_observed_count_in_part() -> None:

@@ -138,15 +138,11 @@ def test_a_cell_with_more_work_than_fits_the_slos_has_none() -> None:
     assert cell_slack(cell.core, 0) < 0
 
 
-def test_requests_outside_the_core_take_places() -> None:
+def test_requests_outside_the_core_take_places_which_only_open_instances_have() -> None:
     cell = make_cell({"a-1": 1})
     [places] = cell.core.fleet.max_requests[cell.core.fleet.open].tolist()
     assert cell_slack(cell.core, places // 2) == 0.5
     assert cell_slack(cell.core, 2 * places) == -1.0
-
-
-def test_a_cell_without_an_open_instance_has_no_slack() -> None:
-    cell = make_cell({"a-1": 1})
     cell.send(draining("a-1"))
     assert cell_slack(cell.core, 0) == 0.0
 

@@ -84,6 +84,8 @@ def test_closed_instances_do_no_work_and_without_an_open_one_all_is_booked() -> 
 def test_longer_blocks_and_sequences_cost_more() -> None:
     short, long = cluster(1), cluster(1, block_length=64)
     assert booked(*long, 50) > 1.5 * booked(*short, 50)
+    paces = [pace_s(np.array([0]), *each)[0] for each in (short, long)]
+    assert paces[1] == pytest.approx(2 * paces[0], rel=0.1)
     short, long = cluster(1), cluster(1, prompt_tokens=400)
     assert booked(*long, 0, recompute_steps=50) > 1.5 * booked(*short, 0, recompute_steps=50)
 
@@ -159,11 +161,6 @@ def test_the_pace_is_forgotten_when_the_last_request_leaves() -> None:
     assert fleet.pace_s[0] == pytest.approx(0.5)
     fleet.add_load(0, -tokens[0], requests=-1)
     assert fleet.pace_s[0] == 0.0
-
-
-def test_the_pace_of_long_blocks_is_slower() -> None:
-    paces = [pace_s(np.array([0]), *cluster(1, block_length=length))[0] for length in (32, 64)]
-    assert paces[1] == pytest.approx(2 * paces[0], rel=0.1)
 
 
 def test_the_pace_follows_a_change_and_counts_iterations_that_a_request_sits_out() -> None:

@@ -61,13 +61,10 @@ def test_requests_are_opened_again_before_their_masks_run_out() -> None:
     assert len(rows(measure(Runner(random_decoder(), cache_tokens=8 * 128), 1, plan), StepKind.CACHE)) == 5
 
 
-def test_without_a_cache_there_are_no_cache_rows() -> None:
-    assert list(measure(Runner(random_decoder()), 1, PLAN).curves) == [(1, StepKind.RECOMPUTE)]
-
-
 def test_cache_steps_that_exceed_the_cache_are_not_measured() -> None:
     profile = measure(Runner(random_decoder(), cache_tokens=2 * 128), 1, PLAN)
     assert profile.curves[1, StepKind.CACHE].batch_tokens.tolist() == [32, 64]
+    assert list(measure(Runner(random_decoder()), 1, PLAN).curves) == [(1, StepKind.RECOMPUTE)]
 
 
 def test_no_larger_batch_follows_a_step_that_takes_too_long() -> None:
