@@ -52,8 +52,7 @@ class Curve:
         latency_s = self._lookup(self.latency_s, batch_tokens)
         if not self.key_s:
             return latency_s
-        deep: Float64 = np.maximum(latency_s, self.keyless_seconds(batch_tokens) + self.key_s * np.asarray(keys))
-        return deep
+        return np.maximum(latency_s, self.keyless_seconds(batch_tokens) + self.key_s * np.asarray(keys))
 
     def keyless_seconds(self, batch_tokens: ArrayLike) -> Float64:
         """The part of the latency that does not depend on the keys. Shapes: any -> the same."""
@@ -96,5 +95,4 @@ class IterationCost:
 def in_one_iteration(cache_s: Float64, recompute_s: Float64, shared_launch_s: float | Float64) -> Float64:
     """Seconds of an iteration by those of its two parts, of which one may be 0: never below the longer one.
     Shapes: any that broadcast -> theirs."""
-    merged_s: Float64 = np.maximum(cache_s + recompute_s - shared_launch_s, np.maximum(cache_s, recompute_s))
-    return merged_s
+    return np.maximum(cache_s + recompute_s - shared_launch_s, np.maximum(cache_s, recompute_s))

@@ -193,8 +193,7 @@ def _load_tokenizer(directory: Path) -> Any:
 def _first_ids(backend: Any) -> list[int]:
     """The tokens that begin every text by the tokenizer's own rules; most have none."""
     plain, whole = (backend.encode("a", add_special_tokens=flag).ids for flag in (False, True))
-    first: list[int] = whole[: whole.index(plain[0])] if plain else []
-    return first
+    return whole[: whole.index(plain[0])] if plain else []
 
 
 def _tool_template(tokenizer: Any) -> str:

@@ -147,8 +147,7 @@ class Dispatcher:
     def _last_batch(self, rows: Int64) -> Int64:
         """The number of the last batch in which each row has a step: its successor's, if it has one. [n] -> [n]."""
         pipeline = self._table.pipeline
-        batch: Int64 = pipeline.batch[rows] + (pipeline.state[rows] > SENT)
-        return batch
+        return pipeline.batch[rows] + (pipeline.state[rows] > SENT)
 
     def _unanswered_batches(self, rows: Int64) -> Int64:
         """The number of batches at the instance of each row without a result: 0, 1 (it runs), or 2 (and the next).
@@ -201,10 +200,9 @@ class Dispatcher:
     def _may_send_successor(self, rows: Int64) -> Bool:
         """Whether the step after the one in flight may be sent ahead. Shapes: [n] -> [n]."""
         table = self._table
-        may: Bool = self._fleet.open[table.instance[rows]] & (
+        return self._fleet.open[table.instance[rows]] & (
             self._may_cross(rows) | (table.block_masks_left[rows] > 1) | table.has_edits[rows]
         )
-        return may
 
     def _may_cross(self, rows: Int64) -> Bool:
         """Whether the first step of the next block may be sent along with a successor: the request cannot move there,

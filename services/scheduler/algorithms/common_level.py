@@ -19,8 +19,7 @@ STEP_MARGIN = 2.0  # and this number of steps more
 
 def levels_at(booked: Float64, lowest: float, highest: float) -> Float64:
     """The common level at each booked share. Shapes: any -> the same."""
-    levels: Float64 = np.interp(booked, BOOKED_KNOTS, (highest, (lowest + highest) / 2, lowest))
-    return levels
+    return np.interp(booked, BOOKED_KNOTS, (highest, (lowest + highest) / 2, lowest))
 
 
 def level_at(booked: float, lowest: float, highest: float) -> float:
@@ -35,8 +34,7 @@ def steps_at(steps_left: Float64, candidates: Float64, thresholds: Float64 | flo
     """
     last = len(candidates) - 1
     if not last:
-        only: Float64 = steps_left[:, 0]
-        return only
+        return steps_left[:, 0]
     above = np.minimum(np.maximum(candidates.searchsorted(thresholds), 1), last)
     low, high = candidates[above - 1], candidates[above]
     share = np.minimum(np.maximum((thresholds - low) / (high - low), 0.0), 1.0)

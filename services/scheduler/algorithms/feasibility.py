@@ -91,5 +91,4 @@ def patient(
     if not fleet.open.any():
         return np.zeros(len(rows), dtype=np.bool_)
     step_s = max(mean_pace_s(latency, fleet), alone_step_s(latency, fleet))
-    is_patient: Bool = table.time_left_s(rows, now_s) > PATIENT_TIMES * step_s * with_reserve_steps
-    return is_patient
+    return table.time_left_s(rows, now_s) > PATIENT_TIMES * step_s * with_reserve_steps

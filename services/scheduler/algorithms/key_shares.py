@@ -56,8 +56,7 @@ def _budget(booked: float) -> float:
 
 def _noise_margin(share: Float64, requests: Int64) -> Float64:
     """Differences in a key's booked share up to this may be chance. Shapes: [k] each -> [k]."""
-    margin: Float64 = CHANCE_DEVIATIONS * share / np.sqrt(np.maximum(requests, 1))
-    return margin
+    return CHANCE_DEVIATIONS * share / np.sqrt(np.maximum(requests, 1))
 
 
 def shares_before(key: Int32 | Int64, booked: Float64, rank: Float64, used: Float64, allowed: Float64) -> Float64:

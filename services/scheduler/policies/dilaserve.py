@@ -166,8 +166,7 @@ class DiLaServePolicy(AdaptivePolicy):
 
     def _separates(self, instances: Int64, fleet: Fleet) -> Bool:
         """Whether each instance runs the two kinds of step in separate iterations, because these are cheaper, [k]."""
-        separates: Bool = fleet.shared_launch_s[instances] < MAX_SHARED_LAUNCH * fleet.recompute_base_s[instances]
-        return separates
+        return fleet.shared_launch_s[instances] < MAX_SHARED_LAUNCH * fleet.recompute_base_s[instances]
 
     def _tight(self, rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float) -> Bool:
         """For each instance: whether a batch of all its requests is too slow for one of them. Shapes: rows [n]."""
@@ -213,5 +212,4 @@ def _rounded_down(thresholds: Float64, candidates: Float64) -> Float64:
     """To hundredths or the next candidate, whichever is higher. Shapes: [n], all at least the lowest candidate, [c] ->
     [n]."""
     candidate = candidates[np.maximum(candidates.searchsorted(thresholds, "right") - 1, 0)]
-    rounded: Float64 = np.maximum(np.floor(thresholds * 100 + 1e-6) / 100, candidate)
-    return rounded
+    return np.maximum(np.floor(thresholds * 100 + 1e-6) / 100, candidate)

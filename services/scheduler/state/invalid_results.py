@@ -59,8 +59,7 @@ def invalid_steps(
     owner = np.arange(len(counts)).repeat(counts)
     _, first = np.unique((owner << 32) + positions, return_index=True)
     good_tokens &= np.isin(np.arange(len(positions)), first)
-    invalid: Bool = ~good_stats.all(axis=1) | (np.bincount(owner, ~good_tokens, minlength=len(counts)) > 0)
-    return invalid
+    return ~good_stats.all(axis=1) | (np.bincount(owner, ~good_tokens, minlength=len(counts)) > 0)
 
 
 def _ascend(counts: Int32, positions: Int32) -> bool:

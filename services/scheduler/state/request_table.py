@@ -248,8 +248,7 @@ class RequestTable(Columns):
 
     def time_left_s(self, rows: Int64, now_s: float) -> Float64:
         """Seconds to each planned deadline, negative after it. Shapes: [n] -> [n]."""
-        left_s: Float64 = self.arrival_s[rows] + self.planned_slo_s[rows] - now_s
-        return left_s
+        return self.arrival_s[rows] + self.planned_slo_s[rows] - now_s
 
     def begins_block(self, rows: Int64) -> Bool:
         """Whether nothing of the current block is unmasked, or drawn. Shapes: [n] -> [n]."""
@@ -281,8 +280,7 @@ class RequestTable(Columns):
         """The end of the current block in prompt and output: the tokens that a block-causal model attends to.
         Shapes: [n] -> [n]."""
         prompts = self.tokens[rows] - self.output_length[rows]
-        end: Int64 = prompts + self.block_stop(rows)
-        return end
+        return prompts + self.block_stop(rows)
 
     def block_stop(self, rows: Int64 | int) -> Int64:
         """The first output position after the current block. Shapes: [n] -> [n]."""
@@ -299,8 +297,7 @@ class RequestTable(Columns):
         the block before it. Shapes: [n] -> [n]."""
         if not self.pipeline.exact:
             return self.block_length[rows]
-        follows: Int32 = self.block_length[rows] * (1 + (self.begins_block(rows) & (self.block[rows] > 0)))
-        return follows
+        return self.block_length[rows] * (1 + (self.begins_block(rows) & (self.block[rows] > 0)))
 
     def page_names(self, row: int, prefixes: PrefixIndex) -> list[bytes]:
         """The names of the pages of its text before the current block; none if no instance has a prefix cache."""

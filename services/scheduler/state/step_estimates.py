@@ -182,8 +182,7 @@ class StepEstimates:
         further, share = (self._table.blocks_left[rows] - 1) * ~self._table.has_pinned[rows], self._continues
         if share == 1.0:
             return np.zeros(len(further))
-        skipped: Float64 = further - share * (1 - share**further) / (1 - share)
-        return skipped
+        return further - share * (1 - share**further) / (1 - share)
 
     def use_one_shot(self, rows: Int64) -> None:
         """Estimate the steps of the masks left at the mean rate and the learnt difficulty.
@@ -218,12 +217,10 @@ class StepEstimates:
         """The factor on each request's mean steps: its own, shrunk to the cell's. Shapes: [n] -> [n]."""
         table, (steps, expected) = self._table, self._recent
         prior_steps, own_steps = PRIOR_STEPS * (steps / expected), table.steps[rows] - table.first_step[rows]
-        difficulty: Float64 = (prior_steps + own_steps) / (PRIOR_STEPS + table.expected_steps[rows])
-        return difficulty
+        return (prior_steps + own_steps) / (PRIOR_STEPS + table.expected_steps[rows])
 
 
 def candidate_of(thresholds: Float64, candidates: Float64) -> Int64:
     """The index of the candidate that each threshold counts as: the next higher one, or the highest. Shapes: thresholds
     [n], candidates [c], ascending -> [n]."""
-    found: Int64 = np.minimum(candidates.searchsorted(thresholds), len(candidates) - 1)
-    return found
+    return np.minimum(candidates.searchsorted(thresholds), len(candidates) - 1)

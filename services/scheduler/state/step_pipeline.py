@@ -53,8 +53,7 @@ class StepPipeline(Columns):
 
     def unanswered_since(self, time_s: float) -> Int64:
         """The rows in flight to which nothing was sent since `time_s`, Unix time in seconds."""
-        rows: Int64 = ((self.state >= SENT) & (self.sent_s < time_s)).nonzero()[0]
-        return rows
+        return ((self.state >= SENT) & (self.sent_s < time_s)).nonzero()[0]
 
     def send(self, rows: Int64, thresholds: Float64, kinds: Int32, now_s: float, batches: Int64) -> None:
         """IDLE → SENT."""

@@ -58,8 +58,7 @@ class CanvasDraft:
 
 
 def _random(seed: int, step: int, positions: Int64, vocab_size: int) -> Int64:
-    found: Int64 = random_tokens(seed, step, torch.from_numpy(positions), vocab_size).numpy()
-    return found
+    return random_tokens(seed, step, torch.from_numpy(positions), vocab_size).numpy()
 
 
 def accepted(entropies: Float64, bound: float) -> Bool:

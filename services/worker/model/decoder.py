@@ -91,8 +91,7 @@ class Mlp(nn.Module):
         """Shapes: x [T, W] -> [T, W], to be summed over the ranks; with the residual [T, W], the product and their sum
         are one operation."""
         inner = gated(self.gate_up(x), self.activation)  # [T, columns]
-        mixed: Tensor = self.down(inner) if residual is None else torch.addmm(residual, inner, self.down.weight.mT)
-        return mixed
+        return self.down(inner) if residual is None else torch.addmm(residual, inner, self.down.weight.mT)
 
 
 class Layer(nn.Module):
@@ -182,8 +181,7 @@ class PackedDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head. Shapes: hidden [R, W] -> raw, unshifted logits [R, V / shard.size]."""
-        found: Tensor = F.linear(hidden, self.head_weight) if self.head is None else self.head(hidden)
-        return found
+        return F.linear(hidden, self.head_weight) if self.head is None else self.head(hidden)
 
     @property
     def head_weight(self) -> Tensor:

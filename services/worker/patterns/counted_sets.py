@@ -88,8 +88,7 @@ class CountedSets(StateSets):
         counts, added = before[states][:, None], self._added[states]
         count = np.where(table.stays[states], counts, 0) + added
         is_open = (counts + added <= self._bound[states][:, None]) & (count <= after[table.next_state[states]])
-        allowed: Bool = np.asarray(is_open.any(axis=0))
-        return allowed
+        return np.asarray(is_open.any(axis=0))
 
 
 def counted_sets_of(sets: StateSets) -> CountedSets | None:

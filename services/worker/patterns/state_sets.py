@@ -112,8 +112,7 @@ class StateSets:
 
     def _classes_between(self, before: Int64, after: Int64) -> Bool:
         """Whether a token of each class leads from the one set into the other: [C]."""
-        allowed: Bool = np.asarray(self._contains(after)[self.automaton.next_state[before]].any(axis=0))
-        return allowed
+        return np.asarray(self._contains(after)[self.automaton.next_state[before]].any(axis=0))
 
     def _contains(self, members: Int64) -> Bool:
         """By state, and False for no state: [S + 1]."""

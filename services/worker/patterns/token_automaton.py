@@ -151,8 +151,7 @@ def room_before(room: Int32 | Int64, bound: Int32, bound_after: Int32, added: In
     after = np.where(bound_after == UNREACHABLE, np.where(room < 0, room, UNREACHABLE), room)
     kept = np.minimum(after, bound) - added
     begun = np.where(bound == UNREACHABLE, bound, bound - added)
-    found: Int32 = np.where(after < 0, -1, np.where(stays, kept, np.where(added <= after, begun, -1)))
-    return found
+    return np.where(after < 0, -1, np.where(stays, kept, np.where(added <= after, begun, -1)))
 
 
 def _ways_to_end(automaton: TokenAutomaton, is_final: Int32) -> tuple[Int32, Int32]:
