@@ -18,13 +18,10 @@ from services.worker.cache.prefix_pages import NO_PREFIXES, PAGE_TOKENS, PrefixS
 from services.worker.engine.cache_mode import CacheMode, check_mode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.self_check import Canary, CanaryCheck, CanaryFault
-from services.worker.io.model_record import check_canary, check_weights
-from services.worker.io.registration import Registration
-from services.worker.io.startup_registration import startup_registration
+from services.worker.io.model_record import check_canary, check_weights, weights_digest
+from services.worker.io.registration import Registration, memory_use, startup_registration
 from services.worker.model.families import read_config
 from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
-from services.worker.model.weights_digest import weights_digest
-from services.worker.monitoring.memory import memory_use
 from services.worker.monitoring.metrics import WorkerMetrics
 from services.worker.monitoring.watchdog import iteration_limit_s
 from services.worker.patterns.model_tokens import model_tokens

@@ -111,7 +111,6 @@ class WorkerService:
             self._bus.run_consumer(steps, consumer, self._receive_jobs, is_exclusive=True)
         )
         self._bus.reconnects.subscribe(self._registration.count_connection)
-        self._bus.is_live = self._registration.is_live
         computing = asyncio.ensure_future(self._compute())
         watching = end_when_hung(self.iteration_limit_s, lambda: self._running, self._registration.delete)
         others = (self._registration.run(), self._deferred.run(), watching, stop.wait())

@@ -26,7 +26,7 @@ from shared.bus.kept_consumer import KeptConsumer
 from shared.bus.reconnects import PING_S, Reconnects, limit_unanswered_time
 from shared.bus.set_up import set_up
 from shared.bus.storage_limits import DISK_BYTES
-from shared.bus.subjects import Subjects
+from shared.bus.subjects import MAX_UNRENEWED_S, Subjects
 from shared.bus.tls import bus_client
 from shared.bus.users import inbox_prefix
 from shared.errors import BadInput, RetryLater, StorageFull
@@ -62,7 +62,7 @@ class Bus:
         self.js: JetStreamContext = client.jetstream(timeout=JETSTREAM_S)
         self.subjects = Subjects(cell)
         self.store_failure: tuple[float, str] | None = None  # of the last `store`: its monotonic time, and its text
-        self.is_live: Callable[[], bool] = lambda: True  # a service may add a condition for the liveness file
+        self.renewed_s: float | None = None  # monotonic time of the last renewal of a lease or registration, if any
         self._ending = asyncio.create_task(self._report_end())
         self._alive = asyncio.create_task(self._keep_alive_file(Path(alive_file))) if alive_file else None
 
@@ -199,6 +199,11 @@ class Bus:
         """As `set_up.set_up`, repeated while the server is unavailable or JetStream is not ready. Only the scheduler
         calls it. Raises: BadInput."""
         await until_answered("set up the cell's streams", partial(set_up, self.js, self.subjects, disk_bytes, replicas))
+
+    def is_live(self) -> bool:
+        """Whether what the service must renew was renewed. While the bus is unavailable, a restart would not help."""
+        unrenewed_s = 0.0 if self.renewed_s is None else time.monotonic() - self.renewed_s
+        return unrenewed_s < MAX_UNRENEWED_S or not self.nc.is_connected
 
     async def _report_end(self) -> None:
         """Set `closed` once the client has ended: it does not call `closed_cb` if data were left to send."""

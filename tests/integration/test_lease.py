@@ -6,8 +6,8 @@ import pytest
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
-from services.scheduler.io import lease as io_lease
 from services.scheduler.io.lease import KEY, Lease
+from shared.bus import client as bus_client
 from shared.bus.client import Bus
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, request_consumer
 from shared.errors import Superseded
@@ -75,7 +75,7 @@ async def test_a_leader_whose_renewal_was_stored_without_an_answer_still_leads(b
 
 
 async def test_a_leader_that_cannot_renew_its_lease_is_not_live(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io_lease, "MAX_UNRENEWED_S", 2 * HEARTBEAT_S)
+    monkeypatch.setattr(bus_client, "MAX_UNRENEWED_S", 2 * HEARTBEAT_S)
     stream = f"KV_{bus.subjects.leases_bucket}"
     config = (await bus.js.stream_info(stream)).config
     lease = await Lease.acquire(bus, "first")
@@ -85,7 +85,7 @@ async def test_a_leader_that_cannot_renew_its_lease_is_not_live(bus: Bus, monkey
         await reached(lambda: not bus.is_live())
         await bus.js.update_stream(config)
         await reached(bus.is_live)
-    monkeypatch.setattr(io_lease, "MAX_UNRENEWED_S", 0.0)
+    monkeypatch.setattr(bus_client, "MAX_UNRENEWED_S", 0.0)
     assert not bus.is_live()
     await bus.close()
     assert bus.is_live()  # a restart of the scheduler would not help

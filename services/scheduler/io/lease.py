@@ -17,7 +17,7 @@ from nats.js.kv import KeyValue
 
 from shared.bus.client import Bus, until_answered
 from shared.bus.errors import BUS_ERRORS, bus_errors
-from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, MAX_UNRENEWED_S, consumer_epoch
+from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, consumer_epoch
 from shared.errors import RetryLater, Superseded
 from shared.retry import retry
 from shared.tasks import pause
@@ -80,9 +80,8 @@ class Lease:
         list_consumers = partial(bus.consumer_names, bus.subjects.stream("REQUESTS"))
         consumers = await until_answered("list the consumers of requests", list_consumers)
         epoch = max([revision, *(1 + consumer_epoch(name) for name in consumers)])
-        lease = cls(bus, bucket, value, revision, epoch, began_s)
-        bus.is_live = lease.is_live
-        return lease
+        bus.renewed_s = began_s
+        return cls(bus, bucket, value, revision, epoch, began_s)
 
     @property
     def holder(self) -> str:
@@ -93,10 +92,6 @@ class Lease:
     def may_have_expired(self) -> bool:
         """Whether another scheduler may lead by now, such as after a stop of this process."""
         return time.monotonic() - self._renewed_s > LEASE_TTL_S
-
-    def is_live(self) -> bool:
-        """Whether the lease was renewed, or the bus is unavailable: a restart of the scheduler would not help then."""
-        return time.monotonic() - self._renewed_s < MAX_UNRENEWED_S or not self._bus.nc.is_connected
 
     async def confirm(self) -> None:
         """Wait until `hold`, in another task, has renewed a lease that may have expired. If another scheduler leads,
@@ -117,7 +112,7 @@ class Lease:
         with bus_errors("renew the lease"):
             async with asyncio.timeout(LEASE_TTL_S):
                 await self._write()
-        self._renewed_s = began_s
+        self._renewed_s = self._bus.renewed_s = began_s
         self._renewed.set()
 
     async def _write(self) -> None:

@@ -188,14 +188,10 @@ def decode_together(
     options: DecodeOptions,
     on_tokens: Callable[[int], object] = lambda _: None,
     *,
-    max_requests: int | None = None,
     patterns: PatternCompiler | None = None,
 ) -> list[RequestTrace]:
-    """Decode requests together, at most `max_requests` per iteration (None: all).
-
-    `on_tokens` receives the number of output tokens in the blocks that each iteration ended; `patterns` compiles those
-    of the requests.
-    Raises: BadInput if a request cannot be run.
+    """Decode requests together. `on_tokens` receives the number of output tokens in the blocks that each iteration
+    ended; `patterns` compiles those of the requests. Raises: BadInput if a request cannot be run.
     """
     options.check(runner.config)
     for request in requests:
@@ -204,7 +200,7 @@ def decode_together(
     sizes, threshold_of = (options.output_length, options.block_length), lambda _: options.threshold
     decodes = [Decode(request, *sizes, threshold_of, eos_token_id, options.edits) for request in requests]
     fed = sum(len(decode.request.prompt_ids) + sum(sizes) for decode in decodes)
-    limits = EngineLimits(tokens=fed, requests=max_requests or len(requests))
+    limits = EngineLimits(tokens=fed, requests=len(requests))
     engine = Engine(runner, options.mode, limits, "decode", patterns=patterns)
     before = 0
     for _ in run_iterations(engine, decodes):

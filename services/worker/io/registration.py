@@ -1,23 +1,32 @@
 """The instance's entry in the instances bucket."""
 
 import asyncio
+import os
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import structlog
+import torch
 from msgspec.structs import replace
 from nats.js.kv import KeyValue
 
 from services.worker.engine.engine import Engine
+from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.bus.errors import BUS_ERRORS
-from shared.bus.subjects import HEARTBEAT_S, MAX_UNRENEWED_S
+from shared.bus.subjects import HEARTBEAT_S
+from shared.health import resident_bytes
 from shared.messages.instances import Instance, InstanceState
+from shared.service import connect_to_bus
 from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
+
+STOP_TIMEOUT_S = 5.0  # for the thread of `startup_registration` to end; the entry expires anyway
 
 
 @dataclass(slots=True)
@@ -28,9 +37,8 @@ class Registration:
     instance: Instance
     _engine: Engine | None = None  # its requests and its limit are registered; None: it does not exist yet
     _memory: Callable[[], tuple[int, int]] = lambda: (0, 0)  # as memory_use
-    _drain_began_s: float | None = None  # by the monotonic clock, as the next ones
+    _drain_began_s: float | None = None  # by the monotonic clock, as the next one
     _verified_s: float | None = None  # of a quarantined instance: its last good canary
-    _renewed_s: float = field(default_factory=time.monotonic)
     _bucket: KeyValue | None = None
 
     async def renew(self) -> None:
@@ -55,13 +63,9 @@ class Registration:
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await (await self._opened()).put(self.instance.instance_id, encode(self.instance))
-            self._renewed_s = time.monotonic()
+            self._bus.renewed_s = time.monotonic()
         except BUS_ERRORS as error:
             log.warning("registration not renewed", error=repr(error))
-
-    def is_live(self) -> bool:
-        """Whether the entry was renewed, or the bus is unavailable: a restart of the worker would not help then."""
-        return time.monotonic() - self._renewed_s < MAX_UNRENEWED_S or not self._bus.nc.is_connected
 
     def count_connection(self) -> None:
         """The next renewal reports another connection: results of the last one may be lost."""
@@ -102,3 +106,42 @@ class Registration:
         if self._bucket is None:
             self._bucket = await self._bus.bucket(self._bus.subjects.instances_bucket)
         return self._bucket
+
+
+def memory_use(device: torch.device) -> tuple[int, int]:
+    """Bytes of memory in use and in all: of a GPU, or on a CPU of this process and of the machine."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free, total
+    return resident_bytes(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@contextmanager
+def startup_registration(settings: WorkerSettings, instance: Instance) -> Iterator[None]:
+    """Keep the instance registered as starting while its model is loaded and measured. That blocks the main thread, so
+    another thread renews the registration."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(_register(settings, replace(instance, state=InstanceState.STARTING)))
+    thread = threading.Thread(target=_run, args=(loop, task), name="starting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        with suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join(STOP_TIMEOUT_S)
+
+
+def _run(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
+    with suppress(asyncio.CancelledError):
+        loop.run_until_complete(task)
+    loop.close()
+
+
+async def _register(settings: WorkerSettings, instance: Instance) -> None:
+    name = f"{instance.instance_id}-starting"
+    bus = await connect_to_bus(name, settings)
+    try:
+        await Registration(bus, instance).run()
+    finally:
+        await bus.close()

@@ -24,10 +24,10 @@ from services.worker import service as worker_service
 from services.worker.__main__ import main
 from services.worker.engine import batch_limit
 from services.worker.engine.self_check import SEQUENCES
+from services.worker.io.model_record import weights_digest
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
-from services.worker.model.weights_digest import weights_digest
 from services.worker.monitoring import watchdog
 from shared.bus.client import Bus
 from shared.messages.instances import Instance, InstanceState

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.worker.__main__ import main
-from services.worker.io.startup_registration import startup_registration
+from services.worker.io.registration import startup_registration
 from services.worker.settings import WorkerSettings
 from shared.bus.client import Bus
 from shared.messages.instances import Control, Instance, InstanceState
