@@ -12,17 +12,8 @@ from functools import partial
 
 import numpy as np
 
+from services.scheduler import events as ev
 from services.scheduler.core import SchedulerCore
-from services.scheduler.events import (
-    EstimatesReceived,
-    Event,
-    FinishRequest,
-    InstanceLost,
-    InstanceUpdated,
-    RequestArrived,
-    RequestEstimates,
-    SendJobs,
-)
 from services.scheduler.state.request_table import ROW_MASK
 from shared.arrays import Int64
 from shared.messages.instances import Instance
@@ -55,8 +46,8 @@ class SimulatedCluster:
         self.clock = VirtualClock()
         self.instances: dict[str, SimulatedInstance] = {}
         self._block_length = self._outputs.model.block_length
-        self._events: list[Event] = []  # for the scheduler's next cycle
-        self._answers: deque[tuple[float, EstimatesReceived]] = deque()  # with the times they arrive
+        self._events: list[ev.Event] = []  # for the scheduler's next cycle
+        self._answers: deque[tuple[float, ev.EstimatesReceived]] = deque()  # with the times they arrive
         # Iterations whose results the scheduler has not received: instance, seconds, batch
         self._ended: list[tuple[str, float, Batch]] = []
         self._idle: dict[str, SimulatedInstance] = {}  # instances that may have an iteration to start
@@ -82,13 +73,13 @@ class SimulatedCluster:
         self.clock.advance(CYCLE_S)
         events, self._events = [*self._arrived_answers(), *self._events, *self._step_results()], []
         commands = self._core.cycle(events, self.clock.now_s)
-        if jobs := [command for command in commands if isinstance(command, SendJobs)]:
+        if jobs := [command for command in commands if isinstance(command, ev.SendJobs)]:
             self._deliver(jobs)
         for command in commands:
-            if isinstance(command, RequestEstimates) and self._predictor is not None:
+            if isinstance(command, ev.RequestEstimates) and self._predictor is not None:
                 levels = self._outputs.levels[self._request_at[command.tickets & ROW_MASK]]
                 self._answers.append((self.clock.now_s + PREDICTION_S, self._predictor(command, levels)))
-        finished = [command for command in commands if isinstance(command, FinishRequest)]
+        finished = [command for command in commands if isinstance(command, ev.FinishRequest)]
         for finish in finished:
             self._record(finish)
         idle, self._idle = self._idle, {}
@@ -106,7 +97,7 @@ class SimulatedCluster:
 
     def update(self, instance: Instance) -> None:
         """An instance has changed its registration."""
-        self._events.append(InstanceUpdated(instance))
+        self._events.append(ev.InstanceUpdated(instance))
 
     def holds_requests(self, instance_id: str) -> bool:
         """Whether the scheduler has requests on the instance."""
@@ -116,7 +107,7 @@ class SimulatedCluster:
         """An instance stops or dies, at once; the scheduler notices later."""
         self.instances.pop(instance_id, None)
         self._record_instances()
-        lost = InstanceLost(instance_id)
+        lost = ev.InstanceLost(instance_id)
         self.clock.at(self.clock.now_s + noticed_after_s, lambda: self._events.append(lost))
 
     # Clients and instances
@@ -137,7 +128,7 @@ class SimulatedCluster:
             may_refuse=self._core.settings.shed,
         )
         prompt = self._prompt[: self.workload.prompt_tokens[index]]
-        arrived = RequestArrived(request, prompt, output, float(self.records.slo_s[index]), self.clock.now_s)
+        arrived = ev.RequestArrived(request, prompt, output, float(self.records.slo_s[index]), self.clock.now_s)
         self._events.append(arrived)
         self._arrive_from(index + 1)
 
@@ -161,7 +152,7 @@ class SimulatedCluster:
 
     # The scheduler's commands
 
-    def _deliver(self, commands: Sequence[SendJobs]) -> None:
+    def _deliver(self, commands: Sequence[ev.SendJobs]) -> None:
         """Send jobs to their instances, except to those that are dead, which the scheduler may not know yet."""
         if len(self._request_at) < self._core.table.capacity:
             self._request_at = np.resize(self._request_at, self._core.table.capacity)
@@ -175,7 +166,7 @@ class SimulatedCluster:
             instance = self._idle[command.instance_id] = self.instances[command.instance_id]
             instance.accept(batch)
 
-    def _arrived_answers(self) -> list[EstimatesReceived]:
+    def _arrived_answers(self) -> list[ev.EstimatesReceived]:
         """The predictor's answers that have arrived by now. An answer alone starts no cycle."""
         arrived = []
         while self._answers and self._answers[0][0] <= self.clock.now_s:
@@ -188,7 +179,7 @@ class SimulatedCluster:
         present = Counter(instance.instance.tp_degree for instance in self.instances.values())
         self.records.instances_at.append((self.clock.now_s, dict(present)))
 
-    def _record(self, finish: FinishRequest) -> None:
+    def _record(self, finish: ev.FinishRequest) -> None:
         index = int(finish.arrived.request.request_id)
         if finish.stats is None or finish.error:
             return

@@ -8,6 +8,7 @@ There are NUM_LEVELS equally likely levels of difficulty, and thresholds are in 
 """
 
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 
@@ -113,6 +114,4 @@ def _logistic(x: Float64) -> Float64:
 
 def _normal_quantiles(count: int) -> Float64:
     """The middles of `count` equally likely parts of the normal distribution."""
-    grid = np.linspace(-6.0, 6.0, 20001)
-    cumulative = np.cumsum(np.exp(-(grid**2) / 2))
-    return np.interp((np.arange(count) + 0.5) / count, cumulative / cumulative[-1], grid)
+    return np.array([NormalDist().inv_cdf((number + 0.5) / count) for number in range(count)])

@@ -24,7 +24,7 @@ from services.predictor.queries import read_query
 from services.reconfigurator.monitoring.database_rows import arrival_row, outcome_row, plan_row
 from services.scheduler.core import CoreSettings, SchedulerCore
 from services.scheduler.events import InstanceUpdated, RequestArrived
-from services.scheduler.io.active_request import matching_requests
+from services.scheduler.io.lookups import matching_requests
 from services.scheduler.io.request_decoder import decode_request
 from services.scheduler.policies.fixed import FixedThresholdPolicy
 from services.scheduler.policies.migration import MigrationPolicy

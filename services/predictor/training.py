@@ -23,6 +23,7 @@ PARAMETERS: dict[str, Any] = {
     "feature_fraction": 0.8,
     "monotone_constraints": [1] + [0] * (len(FEATURES) - 1),  # a higher threshold never takes fewer steps
     "deterministic": True,
+    "seed": 0,
     "force_row_wise": True,
     "num_threads": 1,
     "verbosity": -1,
@@ -46,11 +47,11 @@ class TrainedPredictor:
     report: TrainingReport
 
 
-def fit(learned_from: Examples, *, seed: int = 0) -> lightgbm.Booster:
+def fit(learned_from: Examples) -> lightgbm.Booster:
     """Fit steps per masked token. Source: "Step Prediction": a gradient boosting machine."""
     ratio = learned_from.steps_left / learned_from.masks_left
     data = lightgbm.Dataset(learned_from.rows, ratio, feature_name=list(FEATURES))
-    return lightgbm.train({**PARAMETERS, "seed": seed}, data, NUM_TREES)
+    return lightgbm.train(PARAMETERS, data, NUM_TREES)
 
 
 def train(

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor
-from services.reconfigurator.execution.launchers.factory import make_launcher
+from services.reconfigurator.execution.launchers.launcher import make_launcher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.wanted_gpus import WantedGpus
 from services.reconfigurator.monitoring.workload_monitor import monitor

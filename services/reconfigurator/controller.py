@@ -16,14 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.transition import can_resume
-from services.reconfigurator.losses import LossWatch
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces
 from services.reconfigurator.monitoring.request_history import count_arrivals, read_written
 from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
-from services.reconfigurator.schedule import PlanSchedule, PlanTrigger
+from services.reconfigurator.schedule import LossWatch, PlanSchedule, PlanTrigger
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch

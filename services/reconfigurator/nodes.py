@@ -7,11 +7,12 @@ import msgspec
 from services.reconfigurator.planning.plan import Placement
 from shared.errors import BadInput
 from shared.messages.launch import InstanceSpec, NodeName
+from shared.settings import Positive
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: NodeName
-    gpus: int
+    gpus: Positive
 
 
 def read_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
@@ -42,9 +43,6 @@ def to_placements(specs: Iterable[InstanceSpec], nodes: Sequence[Node], up: Coll
 def _read_node(text: str) -> Node:
     name, _, gpus = text.rpartition(":")
     try:
-        node = msgspec.convert({"name": name, "gpus": int(gpus)}, Node)
-    except (ValueError, msgspec.ValidationError):
-        node = None
-    if node is None or node.gpus < 1:
-        raise BadInput(f"node {text!r}: accepted is NAME:GPUS, such as node-a:4", "nodes")
-    return node
+        return msgspec.convert({"name": name, "gpus": gpus.strip()}, Node, strict=False)
+    except msgspec.ValidationError:
+        raise BadInput(f"node {text!r}: accepted is NAME:GPUS, such as node-a:4", "nodes") from None

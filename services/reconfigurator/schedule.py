@@ -6,9 +6,11 @@ interval, it would take instances away from a cluster that is overloaded already
 room instead of speed, because how far the load will grow is unknown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import sqrt
+
+from shared.messages.launch import InstanceSpec
 
 CHECKS_PER_WINDOW = 5  # checks for growth, each of the arrivals since the last
 MIN_DEVIATIONS = 4.0  # standard deviations of the number of arrivals; chance alone hardly ever exceeds it
@@ -93,3 +95,24 @@ class PlanSchedule:
 def outgrown(arrivals: int, expected: float) -> bool:
     """Whether clearly more arrived than `expected`: the root of a Poisson count has a standard deviation of 1/2."""
     return sqrt(arrivals) > sqrt(expected) + MIN_DEVIATIONS / 2
+
+
+class LossWatch:
+    """The instances that ended although no plan stopped them, as those of a lost node, and that no decision has
+    considered. One that never served does not count: its plan reports it."""
+
+    def __init__(self) -> None:
+        self._served: frozenset[InstanceSpec] = frozenset()
+        self.lost: frozenset[InstanceSpec] = frozenset()
+
+    def update(
+        self, running: Collection[InstanceSpec], serving: Collection[InstanceSpec], stopped: Collection[InstanceSpec]
+    ) -> bool:
+        """Compare the instances with those of the last call; plans stopped `stopped`. Returns: whether any is lost."""
+        self.lost |= self._served.difference(running, stopped)
+        self._served = self._served.union(serving).intersection(running)
+        return bool(self.lost)
+
+    def forget(self, lost: Collection[InstanceSpec]) -> None:
+        """Forget the losses that a decision has considered."""
+        self.lost = self.lost.difference(lost)

@@ -8,8 +8,8 @@ import numpy as np
 from services.scheduler.algorithms.paper_load_control import highest_allowed, request_load
 from services.scheduler.algorithms.paper_thresholds import choose_thresholds, time_left_s
 from services.scheduler.algorithms.placement import place_first_come, step_latency
-from services.scheduler.policies.adaptive import AdaptivePolicy
 from services.scheduler.policies.migration import MigrationPolicy
+from services.scheduler.policies.policy import AdaptivePolicy
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet

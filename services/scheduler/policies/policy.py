@@ -1,6 +1,7 @@
 """Policies choose instances and thresholds. A policy reads the table and the fleet; it writes only its own columns."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from services.scheduler.state.decision_log import ThresholdChoice
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_estimates import StepEstimates
-from shared.arrays import Bool, Int64
+from shared.arrays import Bool, Float64, Int64
 from shared.messages.stats import ClusterLoad
 
 LOAD_CONTROL_INTERVAL_S = 0.05  # maximum time between two runs of load control
@@ -56,3 +57,18 @@ class Policy(ABC):
         An instance without a row in `joined` must get at least one. Shapes: rows [n] -> [n].
         """
         return np.ones(len(rows), dtype=np.bool_)
+
+
+@dataclass(slots=True, kw_only=True)
+class AdaptivePolicy(Policy):
+    """Chooses a threshold for every step."""
+
+    candidates: Float64  # [c], the administrator's thresholds, ascending
+    estimates: StepEstimates
+    load_control: bool = True  # False: every request may use the highest candidate; for simulations
+    guaranteed_priority: int | None = None  # the lowest one that keeps the full range
+
+    @classmethod
+    def build(cls, settings: SchedulerSettings, estimates: StepEstimates, **options: Any) -> Self:
+        candidates, priority = np.array(settings.candidates), settings.guaranteed_priority
+        return cls(candidates=candidates, estimates=estimates, guaranteed_priority=priority, **options)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from services.reconfigurator.losses import LossWatch
-from services.reconfigurator.schedule import PlanSchedule, PlanTrigger, outgrown
+from services.reconfigurator.schedule import LossWatch, PlanSchedule, PlanTrigger, outgrown
 from shared.messages.launch import InstanceSpec
 from tests.support.present import present
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from services.scheduler.events import EstimatesFailed, EstimatesReceived, Event, RequestArrived
-from services.scheduler.monitoring.cell_slack import cell_slack
 from services.scheduler.monitoring.metrics import NAME, SchedulerMetrics
-from services.scheduler.monitoring.stats_window import StatsWindow
+from services.scheduler.monitoring.stats_window import StatsWindow, cell_slack
 from services.scheduler.registry import POLICIES
 from shared.messages.stats import WINDOW_S, ClusterLoad, SchedulerStats
 from tests import builders

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.events import SendJobs
-from services.scheduler.io.active_request import active_request, matching_requests
 from services.scheduler.io.delivery import Delivery
+from services.scheduler.io.lookups import active_request, matching_requests
 from services.scheduler.io.request_consumer import arrival_time
 from services.scheduler.io.waiting_requests import ReceivedRequest, WaitingRequests
 from shared.bus.clock import corrected

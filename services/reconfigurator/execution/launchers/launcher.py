@@ -1,8 +1,13 @@
 """Launchers start and stop instances: as worker processes, containers of a Docker Engine, or services of a Swarm."""
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from services.reconfigurator.execution.launchers.process import ProcessLauncher
+from services.reconfigurator.nodes import Node
+from services.reconfigurator.settings import ReconfiguratorSettings
+from shared.bus.client import Bus
 from shared.messages.launch import InstanceSpec
 
 
@@ -32,3 +37,19 @@ class Launcher(Protocol):
 
     async def close(self) -> None:
         """Disconnect from the engine; instances keep running."""
+
+
+def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: Sequence[Node]) -> Launcher:
+    """The launcher that the settings name; docker-py is imported only if needed."""
+    if settings.launcher == "process":
+        return ProcessLauncher(bus, [node.name for node in nodes])
+    from services.reconfigurator.execution.launchers.container_spec import read_template  # noqa: PLC0415
+
+    template = read_template(settings, os.environ)
+    if settings.launcher == "docker":
+        from services.reconfigurator.execution.launchers.docker import DockerLauncher  # noqa: PLC0415
+
+        return DockerLauncher(template, nodes)
+    from services.reconfigurator.execution.launchers.swarm import SwarmLauncher  # noqa: PLC0415
+
+    return SwarmLauncher(template, nodes)
