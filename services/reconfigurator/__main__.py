@@ -11,7 +11,8 @@ from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers.launcher import make_launcher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring.wanted_gpus import WantedGpus
+from services.reconfigurator.monitoring.request_history import RecentWorkload
+from services.reconfigurator.monitoring.wanted_gpus import follow_wanted_gpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
@@ -86,16 +87,15 @@ async def plan(bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, 
     planner, profile = read_planner(settings, await wait_for_config(bus))
     instances, watch = InstanceWatch(), BusWatch(bus, [bus.subjects.stream("REQUESTS")], CLOCK_S)
     await instances.start(bus)
-    wanted = WantedGpus(bus, watch.clock, engine, instances, planner, profile, metrics, settings.wanted_threshold)
-    background = [watch.run(), wanted.run(settings.interval_s, settings.window_s), publish_stats(bus, settings)]
+    workload = RecentWorkload(bus, watch.clock, engine, instances, profile)
+    counting = follow_wanted_gpus(workload, planner, metrics, settings)
+    background = [watch.run(), counting, publish_stats(bus, settings)]
     if settings.launcher == "none":
         await run_together(background)
         return
     launcher = make_launcher(bus, settings, planner.nodes)
     executor = Executor(bus, watch.clock, launcher, instances, settings)
-    controller = ReconfigurationController(
-        bus, watch.clock, engine, launcher, instances, executor, planner, profile, metrics
-    )
+    controller = ReconfigurationController(bus, watch.clock, workload, launcher, executor, planner, metrics)
     try:
         await run_together([*background, controller.run(settings.interval_s, settings.window_s)])
     finally:

@@ -4,6 +4,7 @@ A transition does not stop the decisions: an accepted plan takes over from the o
 """
 
 import asyncio
+import dataclasses
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,26 +12,21 @@ from functools import partial
 
 import structlog
 from msgspec.structs import replace
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.transition import can_resume
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces
-from services.reconfigurator.monitoring.request_history import count_arrivals, read_written
-from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S
+from services.reconfigurator.monitoring.request_history import RecentWorkload
 from services.reconfigurator.planning.decision import Planner, PlanningContext
-from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.schedule import LossWatch, PlanSchedule, PlanTrigger
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
-from shared.bus.instance_watch import InstanceWatch
 from shared.bus.plan_history import read_plans
 from shared.bus.subjects import HEARTBEAT_S
 from shared.errors import RetryLater
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
-from shared.profile import LatencyProfile
 from shared.retry import retry
 from shared.run_in_process import run_in_process
 
@@ -47,12 +43,10 @@ class ReconfigurationController:
 
     _bus: Bus
     _clock: BusClock
-    _engine: AsyncEngine
+    _workload: RecentWorkload
     _launcher: Launcher
-    _instances: InstanceWatch
     _executor: Executor
     _planner: Planner
-    _profile: LatencyProfile  # takes precedence over the profiles of instances
     _metrics: ReconfiguratorMetrics
     _transition: asyncio.Task[None] | None = None  # the last plan that was begun
     _traces: PlanTraces = field(default_factory=PlanTraces)
@@ -87,7 +81,7 @@ class ReconfigurationController:
         its interval.
         """
         lost = self._losses.lost
-        recent = await self._count_arrivals(schedule.recent_s)
+        recent = await self._workload.count_arrivals(schedule.recent_s)
         trigger = schedule.due(time.monotonic(), recent, sorted(spec.name for spec in lost))
         if trigger is None:
             return
@@ -128,14 +122,6 @@ class ReconfigurationController:
                     self._any_lost.set()
             await asyncio.sleep(LOSS_CHECK_S)
 
-    async def _count_arrivals(self, span_s: float) -> int:
-        """Requests that arrived lately; 0 if Postgres is unavailable, which the next decision reports."""
-        until_s = self._clock.now_s() - WRITE_DELAY_S
-        try:
-            return await count_arrivals(self._engine, until_s - span_s, until_s)
-        except RetryLater:
-            return 0
-
     async def _decide(self, context: PlanningContext) -> PlanRecord:
         """Raises: RetryLater if the planner's process dies."""
         record = await run_in_process(self._planner.decide, context, self._clock.now_s())
@@ -161,19 +147,12 @@ class ReconfigurationController:
 
     async def _read_context(self, trigger: PlanTrigger) -> PlanningContext:
         """Raises: RetryLater if Postgres, the bus or the launcher does not answer, or Postgres lacks arrivals."""
-        requests, threshold_uses = await read_written(self._bus, self._clock, self._engine, trigger.span_s)
-        instances = self._instances.instances()
-        self._profile = await fill_missing_profiles(self._profile, instances, self._engine)
-        return PlanningContext(
-            requests=requests,
-            threshold_uses=threshold_uses,
-            trigger=trigger,
+        return dataclasses.replace(
+            await self._workload.context(trigger),
             running=await self._executor.staying(),
             target=self._executor.target,
             nodes_up=await self._launcher.nodes(),
-            profile=self._profile,
             known_tokens_per_step=self._known_tokens_per_step,
-            block_length=max((instance.model.block_length for instance in instances), default=0),
         )
 
     async def _store(self, record: PlanRecord) -> None:

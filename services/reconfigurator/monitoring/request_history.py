@@ -1,17 +1,56 @@
-"""Reads the requests of a window of time from Postgres."""
+"""Reads what decisions are based on: the requests of a window of time, from Postgres, and the costs of steps."""
 
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S, check_written
+from services.reconfigurator.planning.decision import PlanningContext
+from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.planning.workload_stats import RequestSample
+from services.reconfigurator.schedule import PlanTrigger
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
+from shared.bus.instance_watch import InstanceWatch
 from shared.database.errors import database_errors
 from shared.database.schema import RequestRow
+from shared.errors import RetryLater
 from shared.messages.requests import OutcomeStatus, ThresholdUse
+from shared.profile import LatencyProfile
+
+
+@dataclass(slots=True)
+class RecentWorkload:
+    """The requests of one cell, and the latency profile of its instances."""
+
+    _bus: Bus
+    _clock: BusClock
+    _engine: AsyncEngine
+    _instances: InstanceWatch
+    _profile: LatencyProfile  # takes precedence over the profiles of instances
+
+    async def context(self, trigger: PlanTrigger) -> PlanningContext:
+        """The observations of the trigger's span, all of whose arrivals are written.
+
+        Raises: RetryLater if Postgres or the bus does not answer, or Postgres lacks arrivals.
+        """
+        until_s = self._clock.now_s() - WRITE_DELAY_S
+        await check_written(self._bus, until_s)
+        requests, threshold_uses = await read_window(self._engine, until_s - trigger.span_s, until_s)
+        instances = self._instances.instances()
+        self._profile = await fill_missing_profiles(self._profile, instances, self._engine)
+        block_length = max((instance.model.block_length for instance in instances), default=0)
+        return PlanningContext(requests, threshold_uses, trigger, self._profile, block_length=block_length)
+
+    async def count_arrivals(self, span_s: float) -> int:
+        """Requests that arrived in the last `span_s`; 0 if Postgres is unavailable, which the next decision reports."""
+        until_s = self._clock.now_s() - WRITE_DELAY_S
+        with suppress(RetryLater):
+            return await count_arrivals(self._engine, until_s - span_s, until_s)
+        return 0
 
 
 async def read_window(
@@ -33,16 +72,6 @@ async def read_window(
         for *_, thresholds, all_steps, all_tokens in rows
         for threshold, steps, tokens in zip(thresholds or [], all_steps or [], all_tokens or [], strict=True)
     ]
-
-
-async def read_written(
-    bus: Bus, clock: BusClock, engine: AsyncEngine, span_s: float
-) -> tuple[list[RequestSample], list[ThresholdUse]]:
-    """As `read_window`, the last `span_s` seconds of which all arrivals are written. Raises: RetryLater if Postgres or
-    the bus does not answer, or Postgres lacks arrivals."""
-    until_s = clock.now_s() - WRITE_DELAY_S
-    await check_written(bus, until_s)
-    return await read_window(engine, until_s - span_s, until_s)
 
 
 async def count_arrivals(engine: AsyncEngine, start_s: float, end_s: float) -> int:

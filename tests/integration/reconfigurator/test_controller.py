@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, instances_at
 from services.reconfigurator.metrics import NAME, ReconfiguratorMetrics
-from services.reconfigurator.monitoring.wanted_gpus import WantedGpus
+from services.reconfigurator.monitoring.request_history import RecentWorkload
+from services.reconfigurator.monitoring.wanted_gpus import count_wanted_gpus, follow_wanted_gpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
@@ -58,12 +59,10 @@ class Cell:
         self.controller = ReconfigurationController(
             bus,
             BusClock(),
-            self.engine,
+            RecentWorkload(bus, BusClock(), engine, self.instances, PROFILE),
             launcher,
-            self.instances,
             Executor(bus, BusClock(), launcher, self.instances, settings),
             PLANNER,
-            PROFILE,
             ReconfiguratorMetrics(),
         )
 
@@ -152,15 +151,16 @@ async def test_a_transition_continues_after_a_decision_to_stay(cell: Cell) -> No
 
 async def test_the_metric_counts_the_gpus_that_the_window_needs(cell: Cell) -> None:
     metrics = ReconfiguratorMetrics()
-    wanted = WantedGpus(cell.bus, BusClock(), cell.engine, cell.instances, PLANNER, LatencyProfile(), metrics, 0.9)
+    workload = RecentWorkload(cell.bus, BusClock(), cell.engine, cell.instances, LatencyProfile())
+    settings = ReconfiguratorSettings(interval_s=0.1, window_s=60.0, wanted_threshold=0.9)
     await cell.arrive(60, latest_s=5.0, over_s=10.0)
     bucket = await cell.bus.bucket(cell.bus.subjects.instances_bucket)
     await bucket.put("b-1", encode(instance("b-1", profile=PROFILE.to_csv())))
-    async with during(wanted.run(0.1, 60.0)):
+    async with during(follow_wanted_gpus(workload, PLANNER, metrics, settings)):
         await reached(lambda: (metrics.registry.get_sample_value(f"{NAME}_wanted_gpus") or 0.0) >= 1, WAIT_S)
     await cell.launcher.lose(LARGE)
     await reached(lambda: not cell.instances.instances(), WAIT_S)
-    assert await wanted.count(60.0), "the costs stay known when no instance is left"
+    assert await count_wanted_gpus(workload, PLANNER, settings), "the costs stay known when no instance is left"
 
 
 async def test_the_loss_of_the_last_instance_is_decided_on_at_once(cell: Cell) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, instances_at
 from services.reconfigurator.metrics import ReconfiguratorMetrics
+from services.reconfigurator.monitoring.request_history import RecentWorkload
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings
@@ -175,9 +176,9 @@ async def test_after_a_restart_an_instance_is_still_drained_before_its_stop(
     executor = Executor(bus, BusClock(), launcher, instances, settings)
     never = open_database("postgresql://127.0.0.1:1/postgres")
     planner = Planner(read_nodes(["a:2"]), PlanningSettings([0.9], [1, 2], [32]), {}, cached=False, solve_s=1.0)
-    controller = ReconfigurationController(
-        bus, BusClock(), never, launcher, instances, executor, planner, LatencyProfile({}), ReconfiguratorMetrics()
-    )
+    workload = RecentWorkload(bus, BusClock(), never, instances, LatencyProfile({}))
+    metrics = ReconfiguratorMetrics()
+    controller = ReconfigurationController(bus, BusClock(), workload, launcher, executor, planner, metrics)
     try:
         async with during(controller.run(interval_s=1e6, window_s=1e6)):
             await reached(lambda: "start (1,)" in launcher.done)
