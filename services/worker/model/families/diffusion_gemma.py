@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.worker.model.families.config import AttentionShape, CanvasRules, Experts, ModelConfig
-from services.worker.model.families.family import QWEN_LAYER_NAMES, Family, RawConfig, check_settings
+from services.worker.model.families.family import QWEN_LAYER_NAMES, Family, RawConfig
 from shared.model_families import block_length_of, canvas_steps_of, max_length_of
 
-_REQUIRED = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
 _LAYER = "model.decoder.layers.{layer}"
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _ROPE: dict[str, dict[str, Any]] = {
@@ -22,7 +21,6 @@ _FULL_EVERY = 6  # layers, where the file lists none
 
 def _parse(raw: RawConfig) -> ModelConfig:
     """`raw` has generation_config.json under `generation`."""
-    check_settings(raw, _REQUIRED)
     if raw.get("use_bidirectional_attention") not in (None, "vision"):
         raise ValueError("use_bidirectional_attention is 'all', only null and 'vision' are implemented")
     layers = _layers(raw)
@@ -64,6 +62,7 @@ def _parse(raw: RawConfig) -> ModelConfig:
 
 DIFFUSION_GEMMA = Family(
     architecture="DiffusionGemmaForBlockDiffusion",
+    required={"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
     outer_names={
         "embed": "model.decoder.embed_tokens",
         "norm": "model.decoder.norm",

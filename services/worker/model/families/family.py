@@ -16,13 +16,14 @@ class Family:
     """The checkpoints of one architecture: how their shape is read, and the names of their weights."""
 
     architecture: str  # as in config.json
+    required: Mapping[str, Any]  # the one value of each setting that is implemented; a missing key counts as it
     outer_names: Mapping[str, str]  # the published ones of the embedding, the final norm and the head, by the decoder's
     layer_prefix: str  # the names' part before the layer's index
     # The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index. A parameter
     # is known by its module (then its published name is the part's, with the kind behind it), or by its own name (then
     # the published names are whole, with `{layer}` in place of the index).
     layer_names: Mapping[str, tuple[str, ...]]
-    # Raises: ValueError for a setting that the decoder does not implement; KeyError for a missing key
+    # Raises: ValueError for another setting that the decoder does not implement; KeyError for a missing key
     parse: Callable[[RawConfig], ModelConfig]
 
 
@@ -37,19 +38,16 @@ QWEN_LAYER_NAMES = {
 }
 
 
-def check_settings(raw: RawConfig, required: Mapping[str, Any]) -> None:
-    """Raises: ValueError for another value than the required one; a missing key counts as the required value."""
-    for key, value in required.items():
-        if raw.get(key, value) != value:
-            raise ValueError(f"{key} is {raw[key]!r}, only {value!r} is implemented")
-
-
 def qwen_fields(raw: RawConfig) -> dict[str, Any]:
     """The sizes and ids under the keys of Qwen's configurations, which most families use."""
+    width, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+    head_dim = int(raw.get("head_dim") or head_dim_of(width, num_heads))
     return {
         "num_layers": int(raw["num_hidden_layers"]),
-        "width": int(raw["hidden_size"]),
-        "num_heads": int(raw["num_attention_heads"]),
+        "width": width,
+        "num_heads": num_heads,
+        "head_dim": head_dim,
+        "rotary_dim": head_dim,
         "num_kv_heads": int(raw["num_key_value_heads"]),
         "mlp_width": int(raw["intermediate_size"]),
         "vocab_size": int(raw["vocab_size"]),
@@ -77,11 +75,3 @@ def rope_of(raw: RawConfig) -> dict[str, Any]:
     if kind != "default":
         raise ValueError(f"rope_type is {kind!r}, only 'default' is implemented")
     return {**raw, **{key: value for key, value in own.items() if value is not None}}
-
-
-def refuse_block_causal(raw: RawConfig) -> None:
-    """Raises: ValueError for a block-causal checkpoint with the architecture of the bidirectional one it was made from.
-    Their authors' decoding differs, and no reference vectors cover it."""
-    for key in ("block_size", "bd_size"):
-        if raw.get(key) is not None:
-            raise ValueError(f"{key} is {raw[key]!r}: a block-causal model under the name of a bidirectional one")

@@ -1,34 +1,12 @@
 """LLaDA: Llama's shape, attention in both directions."""
 
 from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.family import (
-    Family,
-    RawConfig,
-    check_settings,
-    head_dim_of,
-    refuse_block_causal,
-    rope_of,
-)
+from services.worker.model.families.family import Family, RawConfig, head_dim_of, rope_of
 from shared.model_families import max_length_of
-
-_REQUIRED = {
-    "activation_type": "silu",
-    "alibi": False,
-    "attention_layer_norm": False,
-    "block_type": "llama",
-    "include_bias": False,
-    "input_emb_norm": False,
-    "layer_norm_type": "rms",
-    "rope": True,
-    "rope_full_precision": True,
-    "scale_logits": False,
-}
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
     """A file may leave out the number of key/value heads and of embedding rows."""
-    refuse_block_causal(raw)
-    check_settings(raw, _REQUIRED)
     width, num_heads = int(raw["d_model"]), int(raw["n_heads"])
     head_dim = head_dim_of(width, num_heads)
     kv_heads = raw.get("n_kv_heads")
@@ -56,6 +34,20 @@ def _parse(raw: RawConfig) -> ModelConfig:
 
 LLADA = Family(
     architecture="LLaDAModelLM",
+    required={
+        "bd_size": None,  # this and `block_size`: of block-causal models under the name of a bidirectional one
+        "block_size": None,
+        "activation_type": "silu",
+        "alibi": False,
+        "attention_layer_norm": False,
+        "block_type": "llama",
+        "include_bias": False,
+        "input_emb_norm": False,
+        "layer_norm_type": "rms",
+        "rope": True,
+        "rope_full_precision": True,
+        "scale_logits": False,
+    },
     outer_names={
         "embed": "model.transformer.wte",
         "norm": "model.transformer.ln_f",

@@ -4,31 +4,16 @@ Source: the modelling files of inclusionAI's checkpoints.
 """
 
 from services.worker.model.families.config import Experts, ModelConfig
-from services.worker.model.families.family import Family, RawConfig, check_settings, qwen_fields, rope_of
+from services.worker.model.families.family import Family, RawConfig, qwen_fields, rope_of
 from shared.model_families import architecture_of, block_length_of
-
-_REQUIRED = {
-    "delete_token_id": None,  # this and `split_token_id`: of LLaDA2.2, which inserts and deletes tokens
-    "hidden_act": "silu",
-    "moe_router_enable_expert_bias": True,
-    "norm_head": False,
-    "norm_topk_prob": True,
-    "score_function": "sigmoid",
-    "split_token_id": None,
-    "use_bias": False,
-    "use_qkv_bias": False,
-    "use_sliding_window": False,
-}
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
-    check_settings(raw, _REQUIRED)
-    head_dim, width = int(raw["head_dim"]), int(raw["moe_intermediate_size"])
+    sizes, width = qwen_fields(raw), int(raw["moe_intermediate_size"])
+    sizes["rotary_dim"] = int(sizes["head_dim"] * float(rope_of(raw).get("partial_rotary_factor", 0.5)))
     return ModelConfig(
         family="llada2",
-        **qwen_fields(raw),
-        head_dim=head_dim,
-        rotary_dim=int(head_dim * float(rope_of(raw).get("partial_rotary_factor", 0.5))),
+        **sizes,
         qk_norm=True,
         experts=Experts(
             num_dense_layers=int(raw["first_k_dense_replace"]),
@@ -47,6 +32,18 @@ def _parse(raw: RawConfig) -> ModelConfig:
 
 LLADA2 = Family(
     architecture="LLaDA2MoeModelLM",
+    required={
+        "delete_token_id": None,  # this and `split_token_id`: of LLaDA2.2, which inserts and deletes tokens
+        "hidden_act": "silu",
+        "moe_router_enable_expert_bias": True,
+        "norm_head": False,
+        "norm_topk_prob": True,
+        "score_function": "sigmoid",
+        "split_token_id": None,
+        "use_bias": False,
+        "use_qkv_bias": False,
+        "use_sliding_window": False,
+    },
     outer_names={"embed": "model.word_embeddings", "norm": "model.norm", "head": "lm_head"},
     layer_prefix="model.layers",
     layer_names={

@@ -47,4 +47,9 @@ def parse_config(raw: RawConfig) -> ModelConfig:
     config = with_defaults(raw)
     if quantized := next(filter(config.get, QUANTIZED), None):
         raise ValueError(f"{quantized}: quantized checkpoints are not supported, only bfloat16 and float32 ones")
-    return next(each for each in FAMILIES.values() if each.architecture in config["architectures"]).parse(config)
+    family = next(each for each in FAMILIES.values() if each.architecture in config["architectures"])
+    given = {**config.get("generation", {}), **config}
+    for key, value in family.required.items():
+        if given.get(key, value) != value:
+            raise ValueError(f"{key} is {given[key]!r}, only {value!r} is implemented")
+    return family.parse(config)

@@ -4,34 +4,17 @@ Source: the published modelling file and configurations of JetLM/SDAR.
 """
 
 from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.family import (
-    QWEN_LAYER_NAMES,
-    QWEN_OUTER_NAMES,
-    Family,
-    RawConfig,
-    check_settings,
-    qwen_fields,
-)
+from services.worker.model.families.family import QWEN_LAYER_NAMES, QWEN_OUTER_NAMES, Family, RawConfig, qwen_fields
 from shared.model_families import block_length_of
-
-_REQUIRED = {"attention_bias": False, "hidden_act": "silu", "use_sliding_window": False}
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
-    check_settings(raw, _REQUIRED)
-    head_dim = int(raw["head_dim"])
-    return ModelConfig(
-        family="sdar",
-        **qwen_fields(raw),
-        head_dim=head_dim,
-        rotary_dim=head_dim,
-        qk_norm=True,
-        block_length=block_length_of(raw),
-    )
+    return ModelConfig(family="sdar", **qwen_fields(raw), qk_norm=True, block_length=block_length_of(raw))
 
 
 SDAR = Family(
     architecture="SDARForCausalLM",
+    required={"attention_bias": False, "hidden_act": "silu", "use_sliding_window": False},
     outer_names=QWEN_OUTER_NAMES,
     layer_prefix="model.layers",
     layer_names={**QWEN_LAYER_NAMES, "q_norm": ("self_attn.q_norm",), "k_norm": ("self_attn.k_norm",)},
