@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import nats.errors
-from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js.errors import KeyNotFoundError
 
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason
@@ -32,35 +32,25 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerStats | None  # None: no scheduler leads
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ClusterObserver:
     """Reports a cluster's state repeatedly, over one connection."""
 
     _bus: Bus
     _url: str
     _certificate: str  # as `not_ready_reason`
-    _stats: SchedulerStats | None = None
-    _received: asyncio.Event = field(default_factory=asyncio.Event)
+    _published: Subscription  # the scheduler's statistics
 
     async def report(self) -> ClusterReport:
-        """The cluster's state, with the scheduler's next statistics."""
-        self._stats = None
-        self._received.clear()
+        """The cluster's state, with the scheduler's newest statistics."""
+        stats = None
         with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await self._received.wait()
+            msg = await self._published.next_msg(ANSWER_TIMEOUT_S)
+            while self._published.pending_msgs:  # since the last report
+                msg = await self._published.next_msg()
+            stats = try_decode(msg, SchedulerStats)
         reason, instances = await not_ready_reason(self._url, self._certificate), await self._instances()
-        return ClusterReport(
-            url=self._url, ready=reason is None, reason=reason, instances=instances, scheduler=self._stats
-        )
-
-    async def subscribe(self) -> None:
-        """Subscribe to the scheduler's statistics."""
-        await self._bus.nc.subscribe(self._bus.subjects.stats("scheduler"), cb=self._receive)
-
-    async def _receive(self, msg: Msg) -> None:
-        self._stats = try_decode(msg, SchedulerStats)
-        self._received.set()
+        return ClusterReport(url=self._url, ready=reason is None, reason=reason, instances=instances, scheduler=stats)
 
     async def _instances(self) -> list[Instance]:
         """The registered instances, by id; none while the bus is unavailable."""
@@ -78,15 +68,19 @@ class ClusterObserver:
 async def open_observer(
     url: str, nats_url: str, cell: str, certificate: str = "", nats_ca: str = ""
 ) -> AsyncIterator[ClusterObserver]:
-    """`certificate`: as `not_ready_reason`; `nats_ca`: as `bus_client`. Raises: BadInput if the NATS URL is invalid
-    or NATS does not answer.
-    """
+    """`certificate`: as `not_ready_reason`; `nats_ca`: as `bus_client`. Raises: as `open_bus`."""
+    async with open_bus(nats_url, nats_ca, cell, "status") as bus:
+        published = await bus.nc.subscribe(bus.subjects.stats("scheduler"))
+        yield ClusterObserver(bus, url, certificate, published)
+
+
+@asynccontextmanager
+async def open_bus(nats_url: str, nats_ca: str, cell: str, name: str) -> AsyncIterator[Bus]:
+    """Connect to the bus at --nats-url. Raises: BadInput if the URL is invalid or NATS does not answer."""
     check_nats_url(nats_url, "--nats-url")
     await check_answers(partial(nats_answers, ca=nats_ca), nats_url, f"NATS at {without_credentials(nats_url)}")
-    bus = await Bus.connect(nats_url, cell, name="status", ca=nats_ca)
+    bus = await Bus.connect(nats_url, cell, name=name, ca=nats_ca)
     try:
-        observer = ClusterObserver(bus, url, certificate)
-        await observer.subscribe()
-        yield observer
+        yield bus
     finally:
         await bus.close()

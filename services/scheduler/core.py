@@ -31,7 +31,7 @@ from services.scheduler.state.suspects import MAX_ATTEMPTS, suspect
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Int32, Int64, pack_int32
 from shared.messages.instances import Instance
-from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeStatus, Progress, Request
+from shared.messages.requests import ACCEPT_S, ACCEPTED, OutcomeError, OutcomeStatus, Progress, Request
 from shared.messages.stats import ClusterLoad
 from shared.messages.steps import StepResults
 
@@ -187,8 +187,9 @@ class SchedulerCore:
             return
         if self.settings.shed:
             for row, retry_after_s in self._refusals(new, now_s):
-                error = "the request could not meet its SLO even at the lowest threshold"
-                self._finish(row, OutcomeStatus.REFUSED, now_s, error, "slo_s", retry_after_s)
+                message = "the request could not meet its SLO even at the lowest threshold"
+                error = OutcomeError(message=message, field="slo_s", retry_after_s=retry_after_s)
+                self._finish(row, OutcomeStatus.REFUSED, now_s, error)
         new = new[table.ticket[new] != 0]
         self._commands.extend(ev.SendProgress(table.entry(row).request_id, ACCEPTED) for row in new.tolist())
 
@@ -226,7 +227,7 @@ class SchedulerCore:
             [row] = self.table.rows_of_tickets(np.array([failure.ticket])).tolist()
             if row >= 0:
                 status = OutcomeStatus.REJECTED if failure.field else OutcomeStatus.FAILED
-                self._finish(row, status, now_s, error=failure.message, field=failure.field)
+                self._finish(row, status, now_s, OutcomeError(message=failure.message, field=failure.field))
 
     def _count_migrations(self, applied: AppliedResults) -> None:
         for row in applied.moved.tolist():
@@ -386,23 +387,15 @@ class SchedulerCore:
         table.estimate_pending[row] = False
         table.new_ticket(row)
         if table.attempts[row] >= MAX_ATTEMPTS:
-            error = f"no instance could run step {table.steps[row]} alone: {MAX_ATTEMPTS} tries had no valid answer"
-            self._finish(row, OutcomeStatus.FAILED, now_s, error=error)
+            message = f"no instance could run step {table.steps[row]} alone: {MAX_ATTEMPTS} tries had no valid answer"
+            self._finish(row, OutcomeStatus.FAILED, now_s, OutcomeError(message=message))
 
     def _fault(self, row: int, error: Exception, now_s: float) -> None:
         """Fail a request alone whose data raised an unexpected error."""
         log.error("a request raised an error", request_id=self.table.entry(row).request_id, exc_info=error)
-        self._finish(row, OutcomeStatus.FAILED, now_s, error=ev.fault_message(error))
+        self._finish(row, OutcomeStatus.FAILED, now_s, ev.fault_of(error))
 
-    def _finish(
-        self,
-        row: int,
-        status: OutcomeStatus,
-        now_s: float,
-        error: str = "",
-        field: str | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
+    def _finish(self, row: int, status: OutcomeStatus, now_s: float, error: OutcomeError | None = None) -> None:
         table = self.table
         masked = np.flatnonzero(table.output_ids(row) == MASKED)
         end = masked[0] if len(masked) else None
@@ -424,12 +417,10 @@ class SchedulerCore:
                 stats,
                 decisions,
                 error,
-                field,
                 confidences,
                 entry.top_tokens,
                 entry.choices,
                 frozenset(entry.written_by),
-                retry_after_s,
             )
         )
         self._dispatcher.remove(row)

@@ -10,7 +10,7 @@ from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
 from shared.messages.decisions import StepDecisions
 from shared.messages.instances import Instance
-from shared.messages.requests import OutcomeStatus, Progress, Request, ServingStats
+from shared.messages.requests import OutcomeError, OutcomeStatus, Progress, Request, ServingStats
 from shared.messages.steps import StepJobs, StepResults
 from shared.pinned import count_pinned
 from shared.top_tokens import TopTokenTable
@@ -124,13 +124,11 @@ class FinishRequest:
     output_ids: Int32  # [tokens before the first mask]; of a completed request all of its blocks up to its end
     stats: ServingStats | None
     decisions: StepDecisions | None
-    error: str = ""
-    field: str | None = None  # of the request, which `error` is about
+    error: OutcomeError | None = None
     confidences: Float32 | None = None  # of `output_ids`; None without `logprobs`
     top_tokens: TopTokenTable | None = None  # of the output; None without `top_logprobs`
     choices: Float32 | None = None  # the probability of each label, if a step has read them
     written_by: frozenset[str] = frozenset()  # ids of instances that may have written a part of the output
-    retry_after_s: float | None = None  # of a refused request: seconds after which it could meet its SLO
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +153,6 @@ class SaveCheckpoint:
 Command = SendJobs | SendProgress | SaveCheckpoint | FinishRequest | RequestEstimates
 
 
-def fault_message(error: Exception) -> str:
+def fault_of(error: Exception) -> OutcomeError:
     """The error of a request whose data raised an unexpected error in the scheduler."""
-    return f"the scheduler cannot serve this request: {error!r}"
+    return OutcomeError(message=f"the scheduler cannot serve this request: {error!r}")

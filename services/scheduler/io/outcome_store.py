@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from services.scheduler.events import FinishRequest, fault_message
+from services.scheduler.events import FinishRequest, fault_of
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.request_decoder import has_producer
 from services.scheduler.io.unverified_outcomes import mark_unverified
@@ -35,12 +35,6 @@ def _choices(finish: FinishRequest) -> dict[str, float]:
     if finish.choices is None:
         return {}
     return dict(zip(finish.arrived.request.choices, finish.choices.tolist(), strict=True))
-
-
-def _error(finish: FinishRequest) -> OutcomeError | None:
-    if not finish.error:
-        return None
-    return OutcomeError(message=finish.error, field=finish.field, retry_after_s=finish.retry_after_s)
 
 
 def outcome_of(
@@ -128,7 +122,7 @@ class OutcomeStore:
             arrival_s=arrived.arrival_s,
             stats=finish.stats,
             decisions=finish.decisions,
-            error=_error(finish),
+            error=finish.error,
             key=arrived.request.key,
             priority=arrived.request.priority,
             trace_id=arrived.trace_id,
@@ -162,7 +156,7 @@ class OutcomeStore:
             request_id=request.request_id,
             status=OutcomeStatus.FAILED,
             arrival_s=arrival_s,
-            error=OutcomeError(message=fault_message(error)),
+            error=fault_of(error),
             key=request.key,
             priority=request.priority,
         )

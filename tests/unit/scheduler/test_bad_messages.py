@@ -73,7 +73,7 @@ def test_a_request_with_only_invalid_results_fails_after_three_attempts() -> Non
         commands = core.cycle([with_first(worker.run(sent.jobs), "tokens", -1)], ARRIVAL_S)
     [finish] = [command for command in commands if isinstance(command, FinishRequest)]
     assert finish.status is OutcomeStatus.FAILED
-    assert "no valid answer" in finish.error
+    assert "no valid answer" in str(finish.error)
 
 
 def test_the_top_tokens_of_a_late_result_are_dropped() -> None:

@@ -30,9 +30,9 @@ def request(name: str, slo_s: float, *, may_refuse: bool = True, **fields: Any) 
 def refused(commands: list[Command]) -> dict[str, float]:
     """The wait of each refused request."""
     return {
-        c.arrived.request.request_id: c.retry_after_s or 0.0
+        c.arrived.request.request_id: c.error.retry_after_s or 0.0
         for c in commands
-        if isinstance(c, FinishRequest) and c.status is OutcomeStatus.REFUSED
+        if isinstance(c, FinishRequest) and c.status is OutcomeStatus.REFUSED and c.error is not None
     }
 
 
