@@ -8,10 +8,11 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
+from services.reconfigurator.monitoring.request_history import threshold_uses
 from services.reconfigurator.planning.workload_stats import tokens_per_step
 from shared.database.schema import RequestRow
 from shared.errors import BadInput
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH, OutcomeStatus, ThresholdUse
+from shared.messages.requests import DEFAULT_BLOCK_LENGTH, OutcomeStatus
 from shared.text import round_up_to_blocks
 from simulator.result import Records
 from simulator.steps_table import StepsTable
@@ -43,7 +44,7 @@ class RecordedLoad:
             np.array([round_up_to_blocks(output, DEFAULT_BLOCK_LENGTH) for output in outputs]),
         )
         self.trace.slo_s[:] = [row.slo_s for row in rows]
-        self._rows = rows
+        self._rows, self._uses = rows, threshold_uses(rows)
 
     @property
     def served(self) -> Records:
@@ -53,23 +54,13 @@ class RecordedLoad:
             if row.status == OutcomeStatus.COMPLETED and row.latency_s is not None:
                 records.latency_s[i], records.mean_threshold[i] = row.latency_s, row.mean_threshold
                 records.steps[i], records.migrations[i] = row.steps or 0, row.migrations or 0
-        for use in self.threshold_uses:
+        for use in self._uses:
             records.tokens_at[round(use.threshold * (NUM_THRESHOLDS - 1))] += use.tokens
         return records
 
-    @property
-    def threshold_uses(self) -> list[ThresholdUse]:
-        return [
-            ThresholdUse(threshold=threshold, steps=steps, tokens=tokens)
-            for row in self._rows
-            for threshold, steps, tokens in zip(
-                row.thresholds or [], row.threshold_steps or [], row.threshold_tokens or [], strict=True
-            )
-        ]
-
     def steps_table(self, thresholds: tuple[float, ...]) -> StepsTable:
         """The mean tokens of a step at each threshold, as observed. Raises: BadInput if too few steps were recorded."""
-        known = tokens_per_step(self.threshold_uses, thresholds, {})
+        known = tokens_per_step(self._uses, thresholds, {})
         if not known:
             raise BadInput("--steps: too few steps are recorded to know the tokens per step; give a STEPS.csv")
         rates = np.maximum(np.minimum.accumulate([known[threshold] for threshold in sorted(known)]), 1.0)

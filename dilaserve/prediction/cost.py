@@ -4,6 +4,7 @@ import statistics
 import timeit
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -29,13 +30,9 @@ def cost_by_granularity(
         predictions = sum(len(updates(trajectory, tokens)) for trajectory in recorded.trajectories)
         calls = min(predictions, recorded.iterations)
         query = _query(states, round(predictions / max(calls, 1)), thresholds)
-        costs[tokens] = calls * seconds_of_a_call(predictor, query) / recorded.seconds if calls else 0.0
+        calls_s = timeit.repeat(partial(predictor.steps_left, [query]), number=1, repeat=CALLS)
+        costs[tokens] = calls * statistics.median(calls_s) / recorded.seconds
     return costs
-
-
-def seconds_of_a_call(predictor: StepPredictor, query: Query) -> float:
-    """The median time of a call."""
-    return statistics.median(timeit.repeat(lambda: predictor.steps_left([query]), number=1, repeat=CALLS))
 
 
 def _query(states: Query, requests: int, thresholds: Sequence[float]) -> Query:

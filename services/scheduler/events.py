@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from shared.arrays import Float32, Float64, Int32, Int64
 from shared.edits import NO_EDITS
@@ -18,8 +19,7 @@ from shared.top_tokens import TopTokenTable
 TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")  # at the start of a W3C `traceparent`
 
 
-@dataclass(frozen=True, slots=True)
-class RequestArrived:
+class RequestArrived(msgspec.Struct, frozen=True):
     """A new request, tokenized and checked. `delivery` identifies its message on the bus."""
 
     request: Request  # live without its prompt, which is held as `prompt_ids` only
@@ -29,7 +29,7 @@ class RequestArrived:
     arrival_s: float
     delivery: Any = None
     checkpoint: Checkpoint | None = None  # progress under an earlier scheduler
-    trace: dict[str, str] = field(default_factory=dict)  # W3C trace context
+    trace: dict[str, str] = {}  # W3C trace context
     block_offset: int = 0  # tokens of the prompt that belong to the output's first block
     salt: str = ""  # only requests of the same salt share cached prefixes
     choices: Sequence[Int32] = ()  # the tokens of each of its labels
@@ -47,35 +47,29 @@ class RequestArrived:
         return found[1] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCancelled:
+class RequestCancelled(msgspec.Struct, frozen=True):
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepsLost:
+class StepsLost(msgspec.Struct, frozen=True):
     """The bus was restarted and has lost all step messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceUpdated:
+class InstanceUpdated(msgspec.Struct, frozen=True):
     instance: Instance
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceLost:
+class InstanceLost(msgspec.Struct, frozen=True):
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceQuarantined:
+class InstanceQuarantined(msgspec.Struct, frozen=True):
     """The instance computes wrong: the tokens of the requests on it may be wrong."""
 
     instance_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatesReceived:
+class EstimatesReceived(msgspec.Struct, frozen=True):
     """The step predictor's answer to a RequestEstimates."""
 
     tickets: Int64  # [n]
@@ -83,8 +77,7 @@ class EstimatesReceived:
     steps_left: Float64  # [n, c], by candidate threshold
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatesFailed:
+class EstimatesFailed(msgspec.Struct, frozen=True):
     """No step predictor answered in time."""
 
     tickets: Int64  # [n]
@@ -103,20 +96,17 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SendJobs:
+class SendJobs(msgspec.Struct, frozen=True):
     instance_id: str
     jobs: StepJobs
 
 
-@dataclass(frozen=True, slots=True)
-class SendProgress:
+class SendProgress(msgspec.Struct, frozen=True):
     request_id: str
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True)
-class FinishRequest:
+class FinishRequest(msgspec.Struct, frozen=True):
     """Store the outcome, then acknowledge the delivery."""
 
     arrived: RequestArrived
@@ -131,8 +121,7 @@ class FinishRequest:
     written_by: frozenset[str] = frozenset()  # ids of instances that may have written a part of the output
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEstimates:
+class RequestEstimates(msgspec.Struct, frozen=True):
     """Request estimates from the step predictor; EstimatesReceived or EstimatesFailed follows."""
 
     tickets: Int64  # [n]
@@ -143,8 +132,7 @@ class RequestEstimates:
     traces: Sequence[Mapping[str, str]] = ()  # the W3C trace contexts of those that have one
 
 
-@dataclass(frozen=True, slots=True)
-class SaveCheckpoint:
+class SaveCheckpoint(msgspec.Struct, frozen=True):
     request_id: str
     checkpoint: Checkpoint
     is_urgent: bool = False  # a client receives the step's tokens after it

@@ -7,24 +7,22 @@ actions.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from services.reconfigurator.planning.launch_order import next_launch, overlap
 from shared.messages.launch import InstanceSpec
 
 
-@dataclass(frozen=True, slots=True)
-class StartInstance:
+class StartInstance(msgspec.Struct, frozen=True):
     spec: InstanceSpec
 
 
-@dataclass(frozen=True, slots=True)
-class StopInstance:
+class StopInstance(msgspec.Struct, frozen=True):
     spec: InstanceSpec
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitReady:
+class AwaitReady(msgspec.Struct, frozen=True):
     """Wait for instances that have been started and do not serve yet."""
 
     specs: tuple[InstanceSpec, ...]

@@ -1,8 +1,10 @@
 """Reads what decisions are based on: the requests of a window of time, from Postgres, and the costs of steps."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -67,10 +69,17 @@ async def read_window(
         async with engine.connect() as connection:
             rows = (await connection.execute(select(*columns, *uses).where(_arrived(start_s, end_s)))).all()
     samples = [RequestSample(prompt, output, slo_s, unmasked) for prompt, output, slo_s, unmasked, *_ in rows if slo_s]
-    return samples, [
+    return samples, threshold_uses(rows)
+
+
+def threshold_uses(rows: Iterable[Any]) -> list[ThresholdUse]:
+    """The steps of requests by threshold. `rows` have these columns of RequestRow."""
+    return [
         ThresholdUse(threshold=threshold, steps=steps, tokens=tokens)
-        for *_, thresholds, all_steps, all_tokens in rows
-        for threshold, steps, tokens in zip(thresholds or [], all_steps or [], all_tokens or [], strict=True)
+        for row in rows
+        for threshold, steps, tokens in zip(
+            row.thresholds or [], row.threshold_steps or [], row.threshold_tokens or [], strict=True
+        )
     ]
 
 

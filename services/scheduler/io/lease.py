@@ -31,11 +31,12 @@ POLL_S = 0.2  # time between two attempts to take the lease, and to renew it whi
 class Lease:
     """A lease that is held. `epoch` rises with every new leader."""
 
-    def __init__(self, bus: Bus, bucket: KeyValue, holder: bytes, revision: int, epoch: int, taken_s: float) -> None:
-        """`taken_s`: the monotonic time before the bus stored it, as its lifetime may have begun then."""
+    def __init__(self, bus: Bus, bucket: KeyValue, holder: str, revision: int, epoch: int, taken_s: float) -> None:
+        """`holder`: the process that has it. `taken_s`: the monotonic time before the bus stored it, as its lifetime
+        may have begun then."""
         self._bus = bus
         self._bucket = bucket
-        self._holder = holder
+        self.holder, self._value = holder, holder.encode()
         self._revision = revision
         self._renewed_s = taken_s
         self._renewed = asyncio.Event()
@@ -81,12 +82,7 @@ class Lease:
         consumers = await until_answered("list the consumers of requests", list_consumers)
         epoch = max([revision, *(1 + consumer_epoch(name) for name in consumers)])
         bus.renewed_s = began_s
-        return cls(bus, bucket, value, revision, epoch, began_s)
-
-    @property
-    def holder(self) -> str:
-        """The process that holds it."""
-        return self._holder.decode()
+        return cls(bus, bucket, holder, revision, epoch, began_s)
 
     @property
     def may_have_expired(self) -> bool:
@@ -118,11 +114,11 @@ class Lease:
     async def _write(self) -> None:
         """Renew the lease, even if it has expired, unless another scheduler has led since. Raises: Superseded."""
         try:
-            self._revision = await self._bucket.update(KEY, self._holder, last=self._revision)
+            self._revision = await self._bucket.update(KEY, self._value, last=self._revision)
         except KeyWrongLastSequenceError:
             last = self._revision
             try:
-                self._revision = await self._bucket.create(KEY, self._holder)
+                self._revision = await self._bucket.create(KEY, self._value)
             except KeyWrongLastSequenceError:
                 self._revision = await self._own_revision()
             # The bucket has no other keys. A first revision is that of a new bucket, as the old one was deleted.
@@ -137,7 +133,7 @@ class Lease:
         """
         with suppress(KeyNotFoundError):
             entry = await self._bucket.get(KEY)
-            if entry.value == self._holder:
+            if entry.value == self._value:
                 return entry.revision or 0
         raise Superseded("the lease has passed to another scheduler")
 

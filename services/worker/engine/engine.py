@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import structlog
 import torch
 
-from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixPages, PrefixSize
+from services.worker.cache.prefix_pages import NO_PREFIXES, PrefixSize
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.batch_limit import BatchLimit
 from services.worker.engine.cache_mode import CacheMode, check_job, is_obsolete, part_for, rebuild_part
@@ -61,6 +61,8 @@ class Engine:
         self._instance_id = instance_id
         self._patterns = patterns
         self._cache = KvReservations(mode, runner.cache_tokens, prefixes)
+        self.cache_tokens = self._cache.allocator.size  # its capacity, without the part for prefixes
+        self.prefixes = self._cache.prefixes  # the beginnings of texts that it holds
         self._epoch = -1
         self._resident: dict[int, SequenceState] = {}
         self._queue: deque[StepJob] = deque()
@@ -84,19 +86,9 @@ class Engine:
         return self._limit.tokens
 
     @property
-    def cache_tokens(self) -> int:
-        """The capacity of the cache in tokens, without the part for prefixes."""
-        return self._cache.allocator.size
-
-    @property
     def used_cache_tokens(self) -> int:
-        """The tokens that requests hold of that."""
-        return self._cache.allocator.size - self._cache.allocator.num_free
-
-    @property
-    def prefixes(self) -> PrefixPages:
-        """The beginnings of texts that the cache holds."""
-        return self._cache.prefixes
+        """The tokens of the cache that requests hold."""
+        return self.cache_tokens - self._cache.allocator.num_free
 
     def sequence(self, ticket: int) -> SequenceState:
         """A resident request."""

@@ -50,11 +50,6 @@ class PatternConstraint:
         if not self._sets.has_common(forward[0], backward[0]):
             raise BadInput("the output so far does not match the pattern", "pattern")
 
-    @property
-    def counts_matter(self) -> bool:
-        """Whether the last sweep had to count."""
-        return self._sets is not self._plain
-
     def begin_step(self) -> None:
         """Limit the memory of the state sets, which requests share. Call it before any `allowed` of a step."""
         for sets in filter(None, (self._plain, self._counted)):

@@ -1,8 +1,5 @@
 """Invalid messages and checkpoints, and instances in quarantine, cost at most the progress of their own requests."""
 
-import dataclasses
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
@@ -198,7 +195,7 @@ def test_a_damaged_checkpoint_costs_only_the_progress_that_it_held(column: str, 
     for damaged, blocks in ((False, 1), (True, 0)):
         core = core_with("a-1")
         stored = msgspec.structs.replace(checkpoint, **{column: value}) if damaged else checkpoint
-        core.cycle([dataclasses.replace(arrival("r", output_tokens=64), checkpoint=stored)], ARRIVAL_S)
+        core.cycle([msgspec.structs.replace(arrival("r", output_tokens=64), checkpoint=stored)], ARRIVAL_S)
         assert core.table.block[core.table.row_of["r"]] == blocks
 
 
@@ -261,7 +258,7 @@ def test_a_quarantine_fails_a_request_that_had_too_many_attempts_before() -> Non
     before.cycle([short("r")], ARRIVAL_S)
     [checkpoint] = take_checkpoints(before.table, np.array([0]))
     checkpoint = msgspec.structs.replace(checkpoint, attempts=MAX_ATTEMPTS)
-    core.cycle([registered("a-1"), replace(short("r"), checkpoint=checkpoint)], ARRIVAL_S)
+    core.cycle([registered("a-1"), msgspec.structs.replace(short("r"), checkpoint=checkpoint)], ARRIVAL_S)
     commands = core.cycle([InstanceQuarantined("a-1"), InstanceLost("a-1")], ARRIVAL_S + 1)
     [finish] = [c for c in commands if isinstance(c, FinishRequest)]
     assert finish.status is OutcomeStatus.FAILED

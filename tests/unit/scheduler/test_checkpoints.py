@@ -1,11 +1,10 @@
 """The next scheduler continues a streamed request after its last step, and retracts no token."""
 
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import Command, FinishRequest, SaveCheckpoint, SendJobs, SendProgress
@@ -107,7 +106,7 @@ def test_a_checkpoint_of_an_earlier_request_with_the_same_id_changes_nothing() -
     core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
     checkpoint = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), REQUEST], ARRIVAL_S)))
     core = core_at(0.9, EPOCH + 1)
-    other = msgspec.structs.replace(checkpoint, block_length=2 * BLOCK, block_ids=b"", is_suspect=True)
+    other = replace(checkpoint, block_length=2 * BLOCK, block_ids=b"", is_suspect=True)
     core.cycle([replace(REQUEST, checkpoint=other)], ARRIVAL_S)
     row = core.table.row_of["r"]
     assert not core.table.suspect[row]
@@ -137,10 +136,10 @@ def test_a_checkpoint_without_valid_data_that_are_wanted_is_ignored(
     fields: dict[str, Any], damage: dict[str, Any]
 ) -> None:
     core, worker = core_at(0.9, EPOCH), ScriptedWorker("a-1", per_step=1)
-    wanted = replace(REQUEST, request=msgspec.structs.replace(REQUEST.request, **fields))
+    wanted = replace(REQUEST, request=replace(REQUEST.request, **fields))
     saved = last_checkpoint(run(core, worker, core.cycle([registered("a-1"), wanted], ARRIVAL_S)))
-    valid = msgspec.structs.replace(saved, top_tokens=top_tokens(0))
-    for checkpoint, tokens in ((valid, 1), (msgspec.structs.replace(valid, **damage), 0)):
+    valid = replace(saved, top_tokens=top_tokens(0))
+    for checkpoint, tokens in ((valid, 1), (replace(valid, **damage), 0)):
         core = core_at(0.9, EPOCH + 1)
         core.cycle([replace(wanted, checkpoint=checkpoint)], ARRIVAL_S)
         row = core.table.row_of["r"]

@@ -1,11 +1,10 @@
 """Requests with labels: one step per block, and the probability of each label in the outcome."""
 
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.scheduler.core import SchedulerCore
 from services.scheduler.events import FinishRequest, RequestArrived, SaveCheckpoint, SendJobs
@@ -35,7 +34,7 @@ def started(arrived: RequestArrived, epoch: int = 1) -> tuple[SchedulerCore, Sen
 def result(jobs: SendJobs, worker: ScriptedWorker, probabilities: bytes) -> StepResults:
     results = worker.run(jobs.jobs)
     [ticket] = [state.ticket for state in jobs.jobs.states] or [next(iter(worker.states))]
-    return msgspec.structs.replace(results, choices=[StepChoices(ticket=ticket, probabilities=probabilities)])
+    return replace(results, choices=[StepChoices(ticket=ticket, probabilities=probabilities)])
 
 
 def test_a_block_is_estimated_as_one_step() -> None:

@@ -1,6 +1,5 @@
 """The scheduler's state machine: events in, commands out."""
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -131,7 +130,7 @@ def test_a_resumed_request_whose_text_has_ended_is_finished_at_once() -> None:
     [sent] = of_kind(before.cycle([registered(), arrival("r")], 100.0), ev.SendJobs)
     worker = Worker(per_step=4, end_at=2)
     [saved] = of_kind(before.cycle([worker.run(sent.jobs)], 100.1), ev.SaveCheckpoint)
-    again = dataclasses.replace(arrival("r"), checkpoint=saved.checkpoint)
+    again = msgspec.structs.replace(arrival("r"), checkpoint=saved.checkpoint)
     [finish] = scheduler_core().cycle([registered(), again], 100.2)
     assert isinstance(finish, ev.FinishRequest)
     assert finish.status is OutcomeStatus.COMPLETED
@@ -251,7 +250,7 @@ def test_a_request_that_returns_to_its_last_instance_has_not_migrated() -> None:
     stats = present(finish.stats)
     assert (stats.instances, stats.migrations) == (["a-1"], 0)
     been_elsewhere = msgspec.structs.replace(saved.checkpoint, instances=["a-1", "b-1"])
-    resumed = dataclasses.replace(arrival("r", output=12), checkpoint=been_elsewhere)
+    resumed = msgspec.structs.replace(arrival("r", output=12), checkpoint=been_elsewhere)
     for name, migrations in [("a-1", 0), ("b-1", 1)]:
         core = scheduler_core()
         [finish] = serve(core, {name: Worker(name)}, core.cycle([registered(name), resumed], 100.3))

@@ -1,11 +1,11 @@
 """Served requests whose tokens may change have the reference's outputs, steps and edits, and streams."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from services.scheduler.events import RequestArrived
 from services.worker.model.model_runner import Runner

@@ -1,12 +1,12 @@
 """Requests whose deadline no threshold meets take nothing from the others."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.scheduler.algorithms.feasibility import FEASIBLE_AGAIN, PLANNED_TIMES, least_seconds, plan_slos
 from services.scheduler.algorithms.work_estimates import BatchLatency

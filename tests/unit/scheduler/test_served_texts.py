@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -60,7 +61,7 @@ class Kind:
         length = self.output + (-(len(ids) + self.output) % self.block if is_aligned else 0)
         offset = len(ids) % self.block if is_aligned else 0
         own = RequestArrived(request, ids, length, 1e6, ARRIVAL_S, block_offset=offset)
-        return replace(own, edit_threshold=self.edit_threshold)
+        return msgspec.structs.replace(own, edit_threshold=self.edit_threshold)
 
     def cell(
         self,
@@ -168,7 +169,7 @@ def test_a_request_that_leaves_its_instance_before_each_step_has_the_same_text(k
 def test_each_next_scheduler_continues_with_the_same_text(kind: Kind, alone: list[int], *, stream: bool) -> None:
     cell, arrived = kind.cell(), kind.arrival(stream=stream, logprobs=True)
     for cycles in count(3, step=2):
-        cell.cycle([replace(arrived, checkpoint=cell.checkpoints.get("r"))])
+        cell.cycle([msgspec.structs.replace(arrived, checkpoint=cell.checkpoints.get("r"))])
         for _ in range(cycles):
             cell.cycle()
         if cell.finished:

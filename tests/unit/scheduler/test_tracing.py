@@ -1,9 +1,7 @@
 """The scheduler's spans of a request: below the client's, and above the workers'."""
 
-from dataclasses import replace
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -80,7 +78,7 @@ def test_malformed_results_end_neither_the_scheduler_nor_the_trace(ended: InMemo
     spans, arrived = tracing.ScheduleSpans(), replace(arrival("r"), trace=TRACE)
     spans.arrived(arrived)
     spans.sent("a-1", jobs(1, 0, is_new=True))
-    spans.received(msgspec.structs.replace(result(1, 0), **{column: b"odd"}))
+    spans.received(replace(result(1, 0), **{column: b"odd"}))
     spans.finished(finish(arrived))
     assert [span.name for span in ended.get_finished_spans()] == ["run", "schedule"]
 
