@@ -94,7 +94,7 @@ class SchedulerService:
             stats = replace(
                 self._stats.stats(self._clock.now_s()), draining=self._drain.is_draining, leader=self._lease.holder
             )
-            self._metrics.set_stats(stats)
+            self._metrics.last = stats
             if self._bus.nc.is_connected:  # otherwise the client would buffer the message and send it late
                 await self._bus.publish(self._bus.subjects.stats("scheduler"), stats)
 

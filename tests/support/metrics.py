@@ -33,7 +33,7 @@ def exported() -> list[Family]:
 def _registries() -> Iterator[CollectorRegistry]:
     scheduler = SchedulerMetrics()
     load = ClusterLoad(least_tokens=1, committed_tokens=2, capacity_tokens=3, throughput_tokens_per_s=1)
-    scheduler.set_stats(scheduler_stats(load=load))
+    scheduler.last = scheduler_stats(load=load)
     yield GatewayMetrics().registry
     yield scheduler.registry
     yield PredictorMetrics("v").registry

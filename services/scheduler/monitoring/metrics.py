@@ -51,13 +51,13 @@ HISTOGRAMS = {
 }
 
 
-class SchedulerMetrics:
+class SchedulerMetrics(Collector):
     """One registry per scheduler."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._stats = StatsCollector()
-        self.registry.register(self._stats)
+        self.last: SchedulerStats | None = None  # the latest statistics
+        self.registry.register(self)
         self._histograms = {
             name: Histogram(f"{NAME}_{name}", description, buckets=buckets, registry=self.registry)
             for name, (description, buckets) in HISTOGRAMS.items()
@@ -72,10 +72,6 @@ class SchedulerMetrics:
         self._threshold_steps = Counter(
             f"{NAME}_threshold_steps", "Steps of completed requests", ["threshold"], registry=self.registry
         )
-
-    def set_stats(self, stats: SchedulerStats) -> None:
-        """Export the scheduler's latest statistics."""
-        self._stats.last = stats
 
     def observe(self, name: str, value: float) -> None:
         """Observe a value of one of HISTOGRAMS."""
@@ -101,15 +97,9 @@ class SchedulerMetrics:
             is_whole = stats.unmasked_tokens == finish.arrived.free_tokens  # as the predictor assumes every output is
             self._prediction_error.labels("whole" if is_whole else "ended early").observe(error)
 
-
-class StatsCollector(Collector):
-    """The latest SchedulerStats as counters and gauges; nothing before the first. `collect` runs in another thread than
-    the writer of `last`."""
-
-    def __init__(self) -> None:
-        self.last: SchedulerStats | None = None
-
     def collect(self) -> Iterator[Metric]:
+        """The last statistics as counters and gauges; nothing before the first. Runs in another thread than their
+        writer."""
         stats = self.last
         if stats is None:
             return

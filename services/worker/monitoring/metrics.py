@@ -16,22 +16,7 @@ NAME = "dilaserve_worker"
 INT32, INT64 = 4, 8  # bytes of an entry in a message's columns
 
 
-class _EngineCounters(Collector):
-    """The counters of the engine."""
-
-    engine: Engine | None = None
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        prefixes = self.engine.prefixes if self.engine else None
-        wanted, cached = (prefixes.wanted_tokens, prefixes.loaded_tokens) if prefixes else (0, 0)
-        faults = self.engine.num_faults if self.engine else 0
-        yield CounterMetricFamily(f"{NAME}_request_faults", "Requests that failed for an unexpected error", faults)
-        meanings = "Tokens that arriving requests may find cached", "Tokens that arriving requests found cached"
-        yield CounterMetricFamily(f"{NAME}_prefix_wanted_tokens", meanings[0], wanted)
-        yield CounterMetricFamily(f"{NAME}_prefix_cached_tokens", meanings[1], cached)
-
-
-class WorkerMetrics:
+class WorkerMetrics(Collector):
     """The metrics of one instance, in their own registry."""
 
     def __init__(self, instance: Instance) -> None:
@@ -55,8 +40,8 @@ class WorkerMetrics:
         self._size = self._gauge("kv_cache_tokens", "Tokens that the KV cache has room for")
         self._used = self._gauge("kv_cache_used_tokens", "Tokens whose keys and values are cached")
         self._prefixes = self._gauge("prefix_cache_used_tokens", "Tokens of prefixes cached for later requests")
-        self._counters = _EngineCounters()
-        self.registry.register(self._counters)
+        self._engine: Engine | None = None
+        self.registry.register(self)
 
     def watch(self, engine: Engine) -> None:
         """Export the engine's requests and cache from now on."""
@@ -64,7 +49,17 @@ class WorkerMetrics:
         self._size.set(engine.cache_tokens)
         self._used.set_function(lambda: engine.used_cache_tokens)
         self._prefixes.set_function(lambda: engine.prefixes.used_tokens)
-        self._counters.engine = engine
+        self._engine = engine
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The counters of the engine."""
+        prefixes = self._engine.prefixes if self._engine else None
+        wanted, cached = (prefixes.wanted_tokens, prefixes.loaded_tokens) if prefixes else (0, 0)
+        faults = self._engine.num_faults if self._engine else 0
+        yield CounterMetricFamily(f"{NAME}_request_faults", "Requests that failed for an unexpected error", faults)
+        meanings = "Tokens that arriving requests may find cached", "Tokens that arriving requests found cached"
+        yield CounterMetricFamily(f"{NAME}_prefix_wanted_tokens", meanings[0], wanted)
+        yield CounterMetricFamily(f"{NAME}_prefix_cached_tokens", meanings[1], cached)
 
     def quarantined(self, kind: CanaryFaultKind) -> None:
         """Export that the instance is quarantined."""

@@ -204,12 +204,12 @@ def test_the_first_prediction_is_compared_with_the_actual_steps() -> None:
 def test_the_latest_statistics_are_exported_unchanged() -> None:
     metrics = SchedulerMetrics()
     assert value(metrics, "active_requests") is None  # the scheduler does not lead yet
-    metrics.set_stats(scheduler_stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None))
+    metrics.last = scheduler_stats(slo_met=5, predictions=7, predictor_fallbacks=3, mean_threshold=None)
     assert value(metrics, "requests_total", outcome="completed") == 6
     assert value(metrics, "slo_met_total") == 5
     assert value(metrics, "estimates_total", source="fallback") == 3
     assert value(metrics, "instances", state="open") == 1
     assert value(metrics, "mean_threshold") is None
     load = ClusterLoad(least_tokens=100, committed_tokens=200, capacity_tokens=300, throughput_tokens_per_s=50)
-    metrics.set_stats(scheduler_stats(load=load))
+    metrics.last = scheduler_stats(load=load)
     assert value(metrics, "load_tokens", of="least") == 100
