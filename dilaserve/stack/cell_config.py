@@ -15,11 +15,8 @@ from shared.settings import ServiceSettings, read_settings
 
 async def read_cell_config(settings: ServiceSettings) -> CellConfig | None:
     """The configuration of the cell; None if it has none. Raises: RetryLater if the bus does not answer."""
-    bus = await connect_to_bus("cell-config", settings)
-    try:
+    async with await connect_to_bus("cell-config", settings) as bus:
         return await read_config(bus)
-    finally:
-        await bus.close()
 
 
 def cell_config_of(environ: Mapping[str, str]) -> CellConfig:

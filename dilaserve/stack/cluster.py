@@ -132,14 +132,10 @@ async def _node_agent(supervisor: Supervisor, stack: Stack, nats_urls: NatsUrls)
     from shared.bus.client import Bus  # noqa: PLC0415
 
     settings = _settings()
-    bus = await Bus.connect(nats_urls[BusUser.SUPERVISOR], settings.cell, name="supervisor", ca=settings.nats_ca)
-    specs = {spec.name: spec for spec in stack.specs}
-    worker = partial(worker_program, stack, nats_urls)
-    await NodeAgent(supervisor, worker, specs).serve(bus, NODE)
-    try:
+    url, specs = nats_urls[BusUser.SUPERVISOR], {spec.name: spec for spec in stack.specs}
+    async with await Bus.connect(url, settings.cell, name="supervisor", ca=settings.nats_ca) as bus:
+        await NodeAgent(supervisor, partial(worker_program, stack, nats_urls), specs).serve(bus, NODE)
         yield
-    finally:
-        await bus.nc.close()
 
 
 @asynccontextmanager
@@ -148,15 +144,14 @@ async def _nats_restarts(supervisor: Supervisor, data_dir: Path, nats_urls: Nats
     from dilaserve.stack.nats_restart import restart_when_unwritable  # noqa: PLC0415
     from shared.bus.client import Bus  # noqa: PLC0415
 
-    bus = await Bus.connect(nats_urls[BusUser.OPERATOR], _settings().cell, name="supervisor")
     [server] = server_names(1)
-    restarts = restart_when_unwritable(supervisor, server, bus, store_dir(data_dir, 1))
-    watching = asyncio.create_task(restarts)
-    try:
-        yield
-    finally:
-        await cancel([watching])
-        await bus.nc.close()
+    async with await Bus.connect(nats_urls[BusUser.OPERATOR], _settings().cell, name="supervisor") as bus:
+        restarts = restart_when_unwritable(supervisor, server, bus, store_dir(data_dir, 1))
+        watching = asyncio.create_task(restarts)
+        try:
+            yield
+        finally:
+            await cancel([watching])
 
 
 async def _nats(supervisor: Supervisor, stack: Stack) -> dict[str, str]:

@@ -79,8 +79,5 @@ async def open_bus(nats_url: str, nats_ca: str, cell: str, name: str) -> AsyncIt
     """Connect to the bus at --nats-url. Raises: BadInput if the URL is invalid or NATS does not answer."""
     check_nats_url(nats_url, "--nats-url")
     await check_answers(partial(nats_answers, ca=nats_ca), nats_url, f"NATS at {without_credentials(nats_url)}")
-    bus = await Bus.connect(nats_url, cell, name=name, ca=nats_ca)
-    try:
+    async with await Bus.connect(nats_url, cell, name=name, ca=nats_ca) as bus:
         yield bus
-    finally:
-        await bus.close()

@@ -51,10 +51,9 @@ def predictor_directory(stack: Stack) -> Path:
 
 
 def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = False) -> Program:
-    port = _metrics_port(stack, "scheduler")
+    name, port = "scheduler", _metrics_port(stack, "scheduler")
     if standby:
-        port = stack.metrics_ports[-1] if stack.metrics_ports else 0
-    name = "scheduler-2" if standby else "scheduler"
+        name, port = "scheduler-2", stack.metrics_ports[-1] if stack.metrics_ports else 0
     replicas = None if stack.options.nats_url else stack.options.nats_nodes
     return _program(BusUser.SCHEDULER, stack, nats_urls, name, metrics_port=port, stream_replicas=replicas)
 
@@ -65,22 +64,13 @@ def gateway_programs(
     """The gateways; several share `listener`. They watch the disk of the embedded NATS servers."""
     descriptors = () if listener is None else (listener.fileno(),)
     options = stack.options
-    bus_store_dir = None if options.nats_url else str(store_dir(options.data_dir, options.nats_nodes))
+    own: dict[str, Any] = {"database_url": database_url, "listener_fd": descriptors[0] if descriptors else None}
+    if not options.nats_url:
+        own["bus_store_dir"] = str(store_dir(options.data_dir, options.nats_nodes))
+    names = ["gateway", *(f"gateway-{number}" for number in range(2, options.gateways + 1))]
     return [
-        replace(
-            _program(
-                BusUser.GATEWAY,
-                stack,
-                nats_urls,
-                "gateway" if number == 1 else f"gateway-{number}",
-                database_url=database_url,
-                bus_store_dir=bus_store_dir,
-                metrics_port=port,
-                listener_fd=None if listener is None else listener.fileno(),
-            ),
-            descriptors=descriptors,
-        )
-        for number, port in enumerate(stack.gateway_metrics_ports, start=1)
+        replace(_program(BusUser.GATEWAY, stack, nats_urls, name, metrics_port=port, **own), descriptors=descriptors)
+        for name, port in zip(names, stack.gateway_metrics_ports, strict=True)
     ]
 
 

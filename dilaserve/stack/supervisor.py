@@ -109,32 +109,30 @@ class Supervisor:
         self.settled = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed.add_done_callback(asyncio.Future.exception)  # retrieves the exception
-        self._programs: list[SupervisedProgram] = []
+        self._programs: dict[str, SupervisedProgram] = {}  # by name
 
     def start(self, program: Program) -> None:
-        self._programs.append(SupervisedProgram(program, self._fail))
+        self._programs[program.name] = SupervisedProgram(program, self._fail)
 
     async def stop(self, order: Sequence[str], within_s: float) -> None:
         """Stop all programs in `order`: all whose names start with the first prefix, then with the next."""
         for prefix in order:
-            stopping = [each for each in self._programs if each.program.name.startswith(prefix)]
+            stopping = [each for name, each in self._programs.items() if name.startswith(prefix)]
             await asyncio.gather(*(each.stop(within_s) for each in stopping))
 
     async def stop_one(self, name: str, within_s: float) -> None:
         """Stop the program of this name, if it exists, permanently."""
-        for each in [each for each in self._programs if each.program.name == name]:
-            await each.stop(within_s)
-        self._programs = [each for each in self._programs if each.program.name != name]
+        if stopping := self._programs.get(name):
+            await stopping.stop(within_s)
+            self._programs.pop(name, None)
 
     def end(self, name: str) -> None:
         """Signal the program of this name to stop; it starts again."""
-        for each in self._programs:
-            if each.program.name == name:
-                each.signal()
+        self._programs[name].signal()
 
     def kill(self) -> None:
         """Kill all programs."""
-        for each in self._programs:
+        for each in self._programs.values():
             each.kill()
 
     def _fail(self, error: DilaserveError) -> None:

@@ -81,8 +81,5 @@ async def wait_for_config(bus: Bus) -> CellConfig | None:
 
 async def wait_for_config_before_start(name: str, settings: ServiceSettings) -> CellConfig | None:
     """As `wait_for_config`, over a connection of its own, for a service that then loads its model."""
-    bus = await connect_to_bus(name, settings)
-    try:
+    async with await connect_to_bus(name, settings) as bus:
         return await wait_for_config(bus)
-    finally:
-        await bus.close()

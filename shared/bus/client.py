@@ -259,6 +259,12 @@ class Bus:
         self._ending.cancel()
         self.closed.set()
 
+    async def __aenter__(self) -> "Bus":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
 
 async def _abandon(client: Client) -> None:
     """Disconnect; pending messages are lost."""

@@ -140,8 +140,5 @@ def _run(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
 
 async def _register(settings: WorkerSettings, instance: Instance) -> None:
     name = f"{instance.instance_id}-starting"
-    bus = await connect_to_bus(name, settings)
-    try:
+    async with await connect_to_bus(name, settings) as bus:
         await Registration(bus, instance).run()
-    finally:
-        await bus.close()
