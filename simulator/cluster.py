@@ -5,10 +5,12 @@ takes in the events that arrived while it was busy. The delay, 1 ms on average i
 the time of the scheduler itself and of the bus.
 """
 
+import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import numpy as np
 
@@ -20,7 +22,6 @@ from shared.messages.instances import Instance
 from shared.messages.requests import Request
 from shared.messages.steps import StepResults
 from shared.profile import LatencyProfile
-from simulator.clock import VirtualClock
 from simulator.estimates import Predictor
 from simulator.instance import HUNDREDTHS, REQUESTS, Batch, FedTokens, SimulatedInstance, joined, read_jobs
 from simulator.outputs import SimulatedOutputs
@@ -29,6 +30,31 @@ from simulator.workload import ArrivalTrace
 
 CYCLE_S = 0.005
 PREDICTION_S = 0.005  # from a question to the step predictor to its answer
+
+
+class VirtualClock:
+    """Virtual time: runs actions in the order of their times, and of their scheduling at equal times. Time stands still
+    between actions."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        """Whether an action is left."""
+        return bool(self._heap)
+
+    def at(self, time_s: float, action: Callable[[], None]) -> None:
+        """Run `action` at that time, or now if that is past."""
+        heapq.heappush(self._heap, (max(time_s, self.now_s), next(self._numbers), action))
+
+    def advance(self, window_s: float) -> None:
+        """Run the next action and those that follow within the window; the time is then that of the last."""
+        end_s = self._heap[0][0] + window_s
+        while self._heap and self._heap[0][0] <= end_s:
+            self.now_s, _, action = heapq.heappop(self._heap)
+            action()
 
 
 @dataclass

@@ -38,9 +38,8 @@ def tune(
 
     check_plots("tune")
     from dilaserve.stack.options import check_model, choose_cache, read_integers, read_thresholds  # noqa: PLC0415
-    from dilaserve.tuning.options_file import check_same_options  # noqa: PLC0415
     from dilaserve.tuning.report import write_report  # noqa: PLC0415
-    from dilaserve.tuning.steps import TuneOptions, tune_model  # noqa: PLC0415
+    from dilaserve.tuning.steps import TuneOptions, check_same_options, tune_model  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.text import TextModel  # noqa: PLC0415

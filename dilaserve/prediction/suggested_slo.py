@@ -14,11 +14,6 @@ from simulator.workload import make_trace
 TYPICAL_TOKENS = 256  # of the prompt and of the output, if the model takes that many
 
 
-def typical_tokens(model: ModelCard) -> int:
-    """The tokens of a typical prompt, and of a typical output."""
-    return min(TYPICAL_TOKENS, model.max_length // 2)
-
-
 def alone_s(
     profile: LatencyProfile,
     predictor: PredictorCard,

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dilaserve.prediction.suggested_slo import alone_s, suggested_slo_s, typical_tokens
+from dilaserve.prediction.suggested_slo import TYPICAL_TOKENS, alone_s, suggested_slo_s
 from dilaserve.stack.options import Stack
 from dilaserve.stack.services import predictor_directory
 from dilaserve.stack.up_options import DEMO_MODEL
@@ -31,7 +31,7 @@ def with_default_slo(stack: Stack) -> Stack:
     if is_chosen or options.profile is None or stack.model == DEMO_MODEL or not (predictor / CARD_FILE).is_file():
         return stack
     model, card = read_model_card(stack.model, stack.model_name), read_predictor_card(predictor)
-    tokens, cache = typical_tokens(model), cache_of(options.cache, model)
+    tokens, cache = min(TYPICAL_TOKENS, model.max_length // 2), cache_of(options.cache, model)
     try:
         latency_s = alone_s(read_profile(options.profile), card, model, tokens, tokens, cache)
     except BadInput:  # the profile lacks a kind of step

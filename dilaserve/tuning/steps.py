@@ -1,11 +1,12 @@
 """The steps of a tuning, in order. A step reads the results of an earlier start instead of repeating them."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from dilaserve.load.workload import read_requests
@@ -21,12 +22,13 @@ from services.predictor.training import save_predictor, train
 from services.worker.model.model_loading import ModelChoice
 from services.worker.profile.profiler import full_plan
 from shared.cpu import BFLOAT16_GAIN, has_bfloat16
+from shared.errors import BadInput
 from shared.messages.cell import CacheName
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 from shared.profile import LatencyProfile, read_profile, write_profile
 from shared.text import TextModel
 
-PROFILE, RUNS, PREDICTOR = "profile.csv", "runs", "predictor"  # in the folder of the results
+OPTIONS, PROFILE, RUNS, PREDICTOR = "tune.json", "profile.csv", "runs", "predictor"  # in the folder of the results
 
 Report = Callable[[str], None]
 
@@ -50,6 +52,26 @@ class TuneOptions:
     device: str
     dtype: str
     threads: int
+
+
+def check_same_options(directory: Path, options: Mapping[str, str]) -> None:
+    """Store the options beside the results, or compare them with those of an earlier start, which continues.
+
+    Raises: BadInput naming one that differs.
+    """
+    path = directory / OPTIONS
+    if not path.exists():
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(options)))
+        return
+    try:
+        stored = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"--out {directory}: {OPTIONS}: {error}; choose another folder") from None
+    for name, value in options.items():
+        if stored.get(name) != value:
+            raise BadInput(
+                f"--out {directory} has results with {name} {stored.get(name)}, not {value}; choose another folder"
+            )
 
 
 def tune_model(options: TuneOptions, report: Report) -> Tuning:

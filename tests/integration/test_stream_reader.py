@@ -3,9 +3,9 @@
 import asyncio
 from itertools import cycle
 
+from services.scheduler.io.recovery import MAX_SUBJECTS, LastMessages
 from shared.bus.client import Bus
 from shared.bus.codec import decode
-from shared.bus.last_messages import MAX_SUBJECTS, LastMessages
 from shared.bus.plan_history import read_plans
 from shared.bus.stream_reader import read_last
 from shared.messages.plans import PlanRecord, PlanState

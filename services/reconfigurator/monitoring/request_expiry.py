@@ -30,22 +30,18 @@ async def expire_requests(engine: AsyncEngine, retention_s: float) -> None:
 
 
 async def expire_now(engine: AsyncEngine, retention_s: float) -> int:
-    """Delete all rows that are old now. Returns: their number. Raises: RetryLater if Postgres is unavailable."""
-    rows = 0
-    while deleted := await delete_some(engine, retention_s):
-        rows += deleted
-        await pause(PAUSE_S)
-    return rows
-
-
-async def delete_some(engine: AsyncEngine, retention_s: float) -> int:
-    """Delete at most MAX_ROWS old rows, without waiting for one that another transaction has locked.
+    """Delete all rows that are old now, at most MAX_ROWS in a transaction, and none that another one has locked.
 
     Returns: their number. Raises: RetryLater if Postgres is unavailable.
     """
-    row, oldest = RequestRow, func.now() - timedelta(seconds=retention_s)
+    row, oldest, rows = RequestRow, func.now() - timedelta(seconds=retention_s), 0
     old = select(row.request_id).where(row.arrived_at < oldest).order_by(row.arrived_at).limit(MAX_ROWS)
     statement = delete(row).where(row.request_id.in_(old.with_for_update(skip_locked=True)))
-    with database_errors():
-        async with engine.begin() as connection:
-            return (await connection.execute(statement)).rowcount
+    while True:
+        with database_errors():
+            async with engine.begin() as connection:
+                deleted = (await connection.execute(statement)).rowcount
+        if not deleted:
+            return rows
+        rows += deleted
+        await pause(PAUSE_S)

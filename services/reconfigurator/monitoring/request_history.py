@@ -1,5 +1,6 @@
 """Reads what decisions are based on: the requests of a window of time, from Postgres, and the costs of steps."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,15 +12,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.monitoring.workload_monitor import WRITE_DELAY_S, check_written
 from services.reconfigurator.planning.decision import PlanningContext
-from services.reconfigurator.planning.missing_profiles import fill_missing_profiles
 from services.reconfigurator.planning.workload_stats import RequestSample
 from services.reconfigurator.schedule import PlanTrigger
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.instance_watch import InstanceWatch
 from shared.database.errors import database_errors
+from shared.database.profile_store import load_profile, save_profile
 from shared.database.schema import RequestRow
-from shared.errors import RetryLater
+from shared.errors import BadInput, RetryLater
+from shared.messages.instances import Instance
 from shared.messages.requests import OutcomeStatus, ThresholdUse
 from shared.profile import LatencyProfile
 
@@ -94,3 +96,27 @@ def _arrived(start_s: float, end_s: float) -> ColumnElement[bool]:
     first, last = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
     served = RequestRow.slo_s.is_not(None) & (RequestRow.status != OutcomeStatus.REJECTED)
     return RequestRow.arrived_at.between(first, last) & served
+
+
+async def fill_missing_profiles(
+    known: LatencyProfile, instances: Iterable[Instance], engine: AsyncEngine
+) -> LatencyProfile:
+    """Add curves that `known` lacks: those that instances register, then those that Postgres stores for their models
+    and devices. Postgres gets the TP degrees that it lacks, which stay known when no such instance runs.
+
+    Raises: RetryLater if Postgres is unavailable.
+    """
+    registered: defaultdict[tuple[str, str], LatencyProfile] = defaultdict(LatencyProfile)  # by model and device
+    for instance in instances:
+        found = registered[instance.model.name, instance.device]
+        with suppress(BadInput):  # it has no profile yet
+            found = found.completed_from(LatencyProfile.from_csv(instance.profile))
+        registered[instance.model.name, instance.device] = found
+    for profile in registered.values():
+        known = known.completed_from(profile)
+    for (model, device), profile in sorted(registered.items()):
+        stored = await load_profile(engine, model, device) or LatencyProfile()
+        for tp in set(profile.tp_degrees) - set(stored.tp_degrees):
+            await save_profile(engine, model, device, profile.for_tp(tp))
+        known = known.completed_from(stored)
+    return known

@@ -10,10 +10,10 @@ import msgspec
 
 from services.reconfigurator.planning.acceptance import MIN_GAIN, should_reconfigure
 from services.reconfigurator.planning.fallback import fall_back
+from services.reconfigurator.planning.packing import fill_spare_gpus
 from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, PlanStatus
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import SolverStatus
-from services.reconfigurator.planning.spare_gpus import fill_spare_gpus
 from services.reconfigurator.planning.stage1_capacity import find_capacity
 from services.reconfigurator.planning.stage2_assignment import plan_transition
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dilaserve.prediction.suggested_slo import suggested_slo_s
-from dilaserve.tuning.options_file import FILE, check_same_options
+from dilaserve.tuning.steps import OPTIONS, check_same_options
 from dilaserve.tuning.suggestions import TOLERANCE, Quality, agreement, exact_match, suggested_thresholds
 from shared.errors import BadInput
 
@@ -55,6 +55,6 @@ def test_the_suggested_slo_is_five_times_the_latency_with_two_digits() -> None:
 
 @pytest.mark.parametrize("stored", [b"[]", b"{", b'{"model": "\xff"}'])
 def test_stored_options_that_cannot_be_read_are_refused(tmp_path: Path, stored: bytes) -> None:
-    (tmp_path / FILE).write_bytes(stored)
+    (tmp_path / OPTIONS).write_bytes(stored)
     with pytest.raises(BadInput, match="choose another folder"):
         check_same_options(tmp_path, {"model": "demo"})

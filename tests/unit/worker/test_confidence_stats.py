@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.engine.confidence_stats import summarize
+from services.worker.engine.step_results import summarize
 
 
 @given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=9), min_size=1, max_size=4))
