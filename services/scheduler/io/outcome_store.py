@@ -31,12 +31,6 @@ LOST = OutcomeError(message="the bus lost the request, for example in a damaged 
 DRAIN_S = 5.0  # with LEASE_TTL_S below the ten seconds that a container has by default to stop
 
 
-def _choices(finish: FinishRequest) -> dict[str, float]:
-    if finish.choices is None:
-        return {}
-    return dict(zip(finish.arrived.request.choices, finish.choices.tolist(), strict=True))
-
-
 def outcome_of(
     arrival: Arrival, status: OutcomeStatus, error: OutcomeError | None = None, key: str = "", priority: int = 0
 ) -> Outcome:
@@ -106,6 +100,7 @@ class OutcomeStore:
         completed = finish.status is OutcomeStatus.COMPLETED
         written, confidences = ended.written, finish.confidences
         given = self._text.given_tokens(arrived.request)
+        labels, read = arrived.request.choices, finish.choices
         return Outcome(
             request_id=arrived.request.request_id,
             status=finish.status,
@@ -117,7 +112,7 @@ class OutcomeStore:
             token_ids=finish.output_ids[written].tobytes() if confidences is not None else b"",
             confidences=confidences[written].tobytes() if confidences is not None else b"",
             top_tokens=finish.top_tokens.read(written) if finish.top_tokens is not None else None,
-            choices=_choices(finish),
+            choices={} if read is None else dict(zip(labels, read.tolist(), strict=True)),
             output_tokens=arrived.output_length,
             arrival_s=arrived.arrival_s,
             stats=finish.stats,
@@ -168,8 +163,6 @@ class OutcomeStore:
         async def store_again() -> None:
             if (outcome := await self._bus.outcome(request_id)) is not None:
                 await self._bus.store(self._bus.subjects.outcomes(request_id), outcome, json=delivery.json)
-            with bus_errors("acknowledge the request"):
-                await delivery.acknowledge()
 
         self._until_acknowledged(request_id, delivery, store_again)
 
@@ -230,17 +223,18 @@ class OutcomeStore:
             self._replaceable.add(outcome.request_id)
         if len(self._finished) > MAX_REMEMBERED:
             self._finished.popitem(last=False)
+        store = partial(store_outcome, self._bus, outcome, json=delivery.json)
+        self._until_acknowledged(outcome.request_id, delivery, store)
+
+    def _until_acknowledged(self, request_id: str, delivery: Delivery, store: Callable[[], Awaitable[None]]) -> None:
+        """Store and acknowledge the message in the background, again while the bus does not answer."""
 
         async def store_and_acknowledge() -> None:
-            await store_outcome(self._bus, outcome, json=delivery.json)
+            await store()
             with bus_errors("acknowledge the request"):  # redelivery would take REQUEST_ACK_WAIT_S
                 await delivery.acknowledge()
 
-        self._until_acknowledged(outcome.request_id, delivery, store_and_acknowledge)
-
-    def _until_acknowledged(self, request_id: str, delivery: Delivery, store: Callable[[], Awaitable[None]]) -> None:
-        """Repeat `store`, which also acknowledges the message, in the background while the bus does not answer."""
-        task = asyncio.get_running_loop().create_task(retry(store))
+        task = asyncio.get_running_loop().create_task(retry(store_and_acknowledge))
         self._writing[task] = delivery
         task.add_done_callback(partial(self._written, request_id))
 
