@@ -14,7 +14,6 @@ from services.reconfigurator.execution.launchers.container_spec import read_temp
 from services.reconfigurator.execution.launchers.docker import DockerLauncher
 from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
-from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.launch import InstanceSpec
 from tests.support.waiting import until
@@ -95,9 +94,7 @@ async def launcher(proxy: Proxy, idle_image: str, single_node_swarm: str) -> Asy
         worker_project="proxytest",
         worker_volumes=("proxytest_cache:/var/cache/dilaserve",),
     )
-    made = LAUNCHERS[proxy.kind](
-        read_template(settings, {"DILASERVE_MODEL": "m"}), [Node(name=single_node_swarm, gpus=2)]
-    )
+    made = LAUNCHERS[proxy.kind](read_template(settings, {"DILASERVE_MODEL": "m"}), [single_node_swarm])
     vars(made)["_engine"] = DockerClient(base_url=f"tcp://{proxy.host}:2375", timeout=30)
     yield made
     await made.close()

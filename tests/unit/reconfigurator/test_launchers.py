@@ -7,7 +7,6 @@ import pytest
 
 from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate, read_spec, read_template
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher, unusable_nodes
-from services.reconfigurator.nodes import Node
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.launch import InstanceSpec
 
@@ -79,7 +78,7 @@ class Service:
 @pytest.fixture
 def launcher() -> SwarmLauncher:
     template = read_template(ReconfiguratorSettings(launcher="swarm"), {})
-    return SwarmLauncher(template, [Node(name="gpu-a", gpus=1)])
+    return SwarmLauncher(template, ["gpu-a"])
 
 
 @pytest.fixture(params=["1", "2"])

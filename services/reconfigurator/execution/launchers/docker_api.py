@@ -10,7 +10,6 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
 from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate
-from services.reconfigurator.nodes import Node
 from shared.errors import BadInput, RetryLater
 
 P = ParamSpec("P")
@@ -22,10 +21,10 @@ TIMEOUT_S = 30  # time that the engine may take to answer; a stop may take its g
 class EngineLauncher:
     """See Launcher."""
 
-    def __init__(self, template: WorkerTemplate, nodes: Collection[Node]) -> None:
+    def __init__(self, template: WorkerTemplate, nodes: Collection[str]) -> None:
         self._template = template
         self._settings = template.settings
-        self._nodes = {node.name for node in nodes}
+        self._nodes = set(nodes)
 
     @cached_property
     def _engine(self) -> DockerClient:

@@ -41,15 +41,16 @@ class Launcher(Protocol):
 
 def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: Sequence[Node]) -> Launcher:
     """The launcher that the settings name; docker-py is imported only if needed."""
+    names = [node.name for node in nodes]
     if settings.launcher == "process":
-        return ProcessLauncher(bus, [node.name for node in nodes])
+        return ProcessLauncher(bus, names)
     from services.reconfigurator.execution.launchers.container_spec import read_template  # noqa: PLC0415
 
     template = read_template(settings, os.environ)
     if settings.launcher == "docker":
         from services.reconfigurator.execution.launchers.docker import DockerLauncher  # noqa: PLC0415
 
-        return DockerLauncher(template, nodes)
+        return DockerLauncher(template, names)
     from services.reconfigurator.execution.launchers.swarm import SwarmLauncher  # noqa: PLC0415
 
-    return SwarmLauncher(template, nodes)
+    return SwarmLauncher(template, names)

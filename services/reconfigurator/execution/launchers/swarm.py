@@ -10,16 +10,8 @@ from docker.errors import NotFound
 from docker.models.services import Service
 from docker.types import EndpointSpec, Mount, NetworkAttachmentConfig, Resources, RestartPolicy, ServiceMode
 
-from services.reconfigurator.execution.launchers.container_spec import (
-    ALIAS,
-    CELL,
-    SHM_BYTES,
-    TMP,
-    WorkerTemplate,
-    read_specs,
-)
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, TMP, read_specs
 from services.reconfigurator.execution.launchers.docker_api import TIMEOUT_S, EngineLauncher, engine_call
-from services.reconfigurator.nodes import Node
 from shared.errors import RetryLater
 from shared.messages.launch import InstanceSpec
 
@@ -36,9 +28,7 @@ class SwarmLauncher(EngineLauncher):
     The services of a node that is not available stay: when the node is back, the Swarm starts their tasks again.
     """
 
-    def __init__(self, template: WorkerTemplate, nodes: Collection[Node]) -> None:
-        super().__init__(template, nodes)
-        self._unusable: Mapping[str, str] = {}  # configured nodes that cannot be used, and why; as logged last
+    _unusable: Mapping[str, str] = {}  # configured nodes that cannot be used, and why; as logged last
 
     @engine_call
     def nodes(self) -> Collection[str]:
@@ -132,11 +122,8 @@ def unusable_nodes(configured: Collection[str], nodes: Collection[Mapping[str, A
     named = Counter(node["Description"]["Hostname"] for node in nodes)
     found = {name: "the Swarm has no node of this name" for name in configured if not named[name]}
     for node in nodes:
-        name, state, availability = (
-            node["Description"]["Hostname"],
-            node["Status"]["State"],
-            node["Spec"]["Availability"],
-        )
+        name = node["Description"]["Hostname"]
+        state, availability = node["Status"]["State"], node["Spec"]["Availability"]
         if name not in configured:
             continue
         if named[name] > 1:
