@@ -15,7 +15,7 @@ from shared.arrays import Float64, Int64
 from shared.errors import BadInput
 from shared.messages.requests import MAX_KEY_LENGTH
 from shared.text import round_up_to_blocks
-from simulator.lengths import CSV_ERRORS, Lengths
+from simulator.lengths import BLOCK, CSV_ERRORS, Lengths
 
 StrArray = NDArray[np.str_]
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
@@ -84,7 +84,7 @@ def sorted_by_arrival(parts: Sequence[ArrivalTrace]) -> ArrivalTrace:
     return ArrivalTrace(*(column[order] for column in columns))
 
 
-def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
+def read_trace(path: Path) -> ArrivalTrace:
     """Read a TRACE.csv, or TRACE.csv.gz; output lengths are rounded up to whole blocks.
 
     Raises: BadInput naming the file and the line at fault.
@@ -92,7 +92,7 @@ def read_trace(path: Path, block_length: int = 32) -> ArrivalTrace:
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-        rows = _read_rows(csv.DictReader(io.StringIO(text)), block_length)
+        rows = _read_rows(csv.DictReader(io.StringIO(text)))
     except BadInput as error:
         raise BadInput(f"{path}: {error.message}", "trace") from None
     except CSV_ERRORS as error:
@@ -105,16 +105,16 @@ MAX_ARRIVAL_S = 366 * 86_400.0  # a year; later arrivals are probably Unix times
 Row = tuple[float, int, int, float, int, str]  # the columns of an ArrivalTrace
 
 
-def _read_rows(reader: "csv.DictReader[str]", block_length: int) -> list[Row]:
+def _read_rows(reader: "csv.DictReader[str]") -> list[Row]:
     if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
         raise BadInput(f"a trace needs the columns {','.join(COLUMNS)}; missing: {','.join(missing)}")
-    rows = [_read_row(row, line, block_length) for line, row in enumerate(reader, start=2)]
+    rows = [_read_row(row, line) for line, row in enumerate(reader, start=2)]
     if not rows:
         raise BadInput("the trace has no requests")
     return sorted(rows, key=lambda row: row[0])
 
 
-def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Row:
+def _read_row(row: Mapping[str, str | None], line: int) -> Row:
     try:
         arrival_s, slo_s = float(row["arrival_s"] or ""), float(row.get("slo_s") or "nan")
         prompt, output = int(row["prompt_tokens"] or ""), int(row["output_tokens"] or "")
@@ -132,4 +132,4 @@ def _read_row(row: Mapping[str, str | None], line: int, block_length: int) -> Ro
     key = row.get("key") or ""
     if len(key) > MAX_KEY_LENGTH:
         raise BadInput(f"line {line}: key may have at most {MAX_KEY_LENGTH} characters")
-    return arrival_s, prompt, round_up_to_blocks(output, block_length), slo_s, priority, key
+    return arrival_s, prompt, round_up_to_blocks(output, BLOCK), slo_s, priority, key
