@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from services.gateway.errors import not_found
 from shared.api_keys import ApiKey
@@ -19,6 +19,7 @@ Status = Literal["in_progress", "completed", "refused", "rejected", "failed", "c
 class RequestFilter(BaseModel):
     """The parameters of GET /v1/requests. None: no filter; of `status`: all finished requests."""
 
+    model_config = ConfigDict(extra="forbid")  # a filter with a typing error would list all
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
     after: Annotated[str | None, Field(description="id of the last request of the previous page")] = None
     status: Annotated[Status | None, Field(description="null: all finished ones")] = None

@@ -182,9 +182,9 @@ async def test_a_mark_of_an_unlisted_outcome_does_not_list_it_again(
         await eventually(lambda: ids(later), lambda found: found == ["r-3", "r-2", "r-1", "r-0"])
 
 
-async def test_a_filter_with_an_unknown_value_is_refused_by_its_name(lonely_gateway: RunningGateway) -> None:
+async def test_an_unknown_filter_or_value_is_refused_by_its_name(lonely_gateway: RunningGateway) -> None:
     limits = [("limit", value) for value in ("0", "501", "many")]
-    for name, value in (("status", "done"), ("slo_met", "perhaps"), *limits):
+    for name, value in (("stauts", "failed"), ("status", "done"), ("slo_met", "perhaps"), *limits):
         reply = await lonely_gateway.http.get(LIST, params={name: value})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
 
