@@ -79,8 +79,13 @@ def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def block_length_of(config: Mapping[str, Any]) -> int:
-    """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults."""
-    return int(config["block_size"]) if architecture_of(config).is_block_causal else 0
+    """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults. Raises: ValueError
+    if it is below 1."""
+    if not architecture_of(config).is_block_causal:
+        return 0
+    if (size := int(config["block_size"])) < 1:
+        raise ValueError(f"block_size must be at least 1, got {size}")
+    return size
 
 
 def canvas_steps_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> int:

@@ -166,8 +166,8 @@ def test_the_rotation_is_read_where_transformers_5_writes_it(name: str, place: s
     moved = {key: raw[key] for key in ("rope_theta", "partial_rotary_factor") if key in raw}
     new = {key: value for key, value in raw.items() if key not in moved} | {place: {"rope_type": "default"} | moved}
     assert parse_config(new) == parse_config(raw)
-    for scaled in ({"rope_type": "yarn"}, {"type": "linear"}):
-        with pytest.raises(ValueError, match=r"rope_type is '(yarn|linear)', only 'default' is implemented"):
+    for scaled in ({"rope_type": "yarn"}, {"type": "linear"}, {}):
+        with pytest.raises(ValueError, match=r"rope_type is '(yarn|linear|default)', factor 4.0: only 'default'"):
             parse_config(raw | {place: scaled | moved | {"factor": 4.0}})
 
 

@@ -72,6 +72,8 @@ def rope_of(raw: RawConfig) -> dict[str, Any]:
     them, in `rope_parameters`. Raises: ValueError if they stretch it."""
     own = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
     kind = own.get("rope_type") or own.get("type") or "default"
-    if kind != "default":
-        raise ValueError(f"rope_type is {kind!r}, only 'default' is implemented")
+    if kind != "default" or own.get("factor") not in (None, 1):
+        raise ValueError(
+            f"rope_type is {kind!r}, factor {own.get('factor')}: only 'default' without one is implemented"
+        )
     return {**raw, **{key: value for key, value in own.items() if value is not None}}
