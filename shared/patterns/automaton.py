@@ -4,6 +4,7 @@ outlines-core compiles what `read_regex` does not know. It has no limit of its o
 (a|b)*a(a|b){30} describe billions of states. So it runs in a process with limits.
 """
 
+import re
 import subprocess
 import sys
 from functools import lru_cache
@@ -16,6 +17,7 @@ from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton
 from shared.patterns.character_classes import with_whole_characters
 from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
 from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import FormPart
 from shared.patterns.regex import UnknownSyntaxError, read_regex
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
@@ -23,6 +25,7 @@ MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
 MAX_RUN_S = 4 * LARGE.seconds  # by the wall clock, also with a small budget: a busy machine starts programs slowly
 TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {LARGE.seconds:g} s to compile"
+CLASS = re.compile(r"\\[dwsDWS]")
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
 
 
@@ -58,11 +61,18 @@ def _of_regex(pattern: str) -> PatternAutomaton:
         return read_automaton(pattern)
     pattern = with_whole_characters(pattern)
     try:
-        part = read_regex(pattern)
+        return _of_part(read_regex(pattern))
     except BudgetExceeded:
         raise
+    except TooLarge:
+        if not CLASS.search(pattern):  # of which Unicode has many characters
+            raise
+        return _of_part(read_regex(pattern, in_common=True))
     except (BadInput, UnknownSyntaxError) as unknown:
         return _read(_run(without_anchors(pattern), str(unknown)))
+
+
+def _of_part(part: FormPart) -> PatternAutomaton:
     if part.size > MAX_RAW_STATES:  # before any work
         raise TooLarge(TOO_LARGE)
     return merged(automaton_of(part))

@@ -7,7 +7,7 @@ on which all languages agree. `UnknownSyntaxError` is raised for the rest, which
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import merged, product
@@ -46,14 +46,15 @@ class UnknownSyntaxError(Exception):
     """A syntax that only outlines-core knows."""
 
 
-def read_regex(pattern: str, within: tuple[Range, ...] = ALL, *, escaped: bool = False) -> FormPart:
-    """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string.
+def read_regex(pattern: str, within: Codes = ALL, *, escaped: bool = False, in_common: bool = False) -> FormPart:
+    """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string. Classes such as
+    \\w are then those that languages have in common, as if `in_common`, else those of Rust; and look-ahead is read.
 
-    Look-ahead is read if the texts are `escaped`. Raises: UnknownSyntaxError; BadInput for other look-around,
-    back-references and word boundaries; BudgetExceeded.
+    Raises: UnknownSyntaxError; BadInput for other look-around, back-references and word boundaries; BudgetExceeded.
     """
     current_budget().spend(steps=len(pattern) // 2)
-    return _Reader(pattern, lambda codes: _characters(codes, within, escaped), of_rust=not escaped).whole()
+    characters = partial(_characters, within=within, escaped=escaped)
+    return _Reader(pattern, characters, not escaped, in_common or escaped).whole()
 
 
 @lru_cache(10_000)
@@ -109,9 +110,9 @@ def _has_look(part: FormPart) -> bool:
 
 
 class _Reader:
-    def __init__(self, text: str, characters: Callable[[tuple[Range, ...]], FormPart], *, of_rust: bool) -> None:
+    def __init__(self, text: str, characters: Callable[[Codes], FormPart], of_rust: bool, in_common: bool) -> None:
         self._text, self._at, self._nesting, self._of_rust = text, 0, 0, of_rust
-        self._characters = characters
+        self._characters, self._in_common = characters, in_common
         # The end of ^ and of the look-aheads read so far directly after it; within these alone, ^ may follow look-ahead
         self._leading_end = 1 if text.startswith("^") else None
         self._has_read_look = self._is_in_leading_look = False
@@ -220,7 +221,7 @@ class _Reader:
 
     def _class_of(self, letter: str, *, inverted: bool = False) -> Codes:
         """`inverted`: all characters that are in it in any language."""
-        return of_rust()[letter] if self._of_rust else COMMON[letter][inverted]
+        return COMMON[letter][inverted] if self._in_common else of_rust()[letter]
 
     def _code(self, *, may_be_half: bool = False) -> int:
         """The character of an escape; `may_be_half`: it may also be half of a surrogate pair, which no text has."""

@@ -58,6 +58,13 @@ def test_a_class_has_the_characters_that_it_has_in_rust(letter: str, character: 
     assert compile_pattern(rf"^[\{letter}]$|aa").accepts(character) == of_rust.accepts(character)
 
 
+@pytest.mark.parametrize("pattern", [r"\w{1,50}", r"(?:[\da-f]{1,4}:){7}[\da-f]{1,4}|(?:[\da-f]{1,4}:){400}"])
+def test_a_class_of_which_unicode_has_too_many_characters_is_of_ascii(pattern: str) -> None:
+    automaton = compile_pattern(pattern)
+    assert automaton.accepts("1a:" * 400) == (":" in pattern)
+    assert [automaton.accepts(text) for text in ("ab_1", "1:2:3:4:5:6:7:f")] == [":" not in pattern, ":" in pattern]
+
+
 def follow(first: set[int], transitions: dict[int, dict[int, int]]) -> set[int]:
     """The states and all after them."""
     while not (more := {target for state in first for target in transitions[state].values()}) <= first:
