@@ -27,9 +27,18 @@ YEAR_MONTH_DAY = (
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
 )
 CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-NAME = "[a-z0-9]{1,30}(?:-[a-z0-9]{1,30})?"
+NAME = "[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,2}"
 HOST = rf"{NAME}(?:\.{NAME}){{1,3}}"
-URI = rf"https?://{HOST}(?:/[A-Za-z0-9._~-]{{1,60}}){{0,6}}"
+PLACE = "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-F]{2})"  # a character of a path
+REST = rf"/(?:{PLACE}(?:{PLACE}|/)*)?(?:\?(?:{PLACE}|[/?])*)?(?:#(?:{PLACE}|[/?])*)?"
+URI = rf"https?://(?:{HOST}|localhost)(?::[1-9][0-9]{{1,3}})?(?:{REST})?"
+COUNT, HEX4 = "[0-9]{1,4}", "[0-9a-f]{1,4}"
+LAPSE = f"T(?:{COUNT}H(?:{COUNT}M(?:{COUNT}S)?)?|{COUNT}M(?:{COUNT}S)?|{COUNT}S)"
+DAYS = f"{COUNT}D|{COUNT}M(?:{COUNT}D)?|{COUNT}Y(?:{COUNT}M(?:{COUNT}D)?)?"
+IPV6 = (
+    *(f"(?:{HEX4}:){{7}}{HEX4}", f"(?:{HEX4}:){{1,7}}:", f"::(?:{HEX4}(?::{HEX4}){{0,6}})?"),
+    *(f"(?:{HEX4}:){{{groups}}}(?::{HEX4}){{1,{7 - groups}}}" for groups in range(1, 7)),
+)
 EMAIL = rf"[A-Za-z0-9]{{1,30}}(?:[._+-][A-Za-z0-9]{{1,30}}){{0,2}}@{HOST}"
 POINTER = "(?:/[A-Za-z0-9_-]{1,30}){0,6}"
 FORMATS = {  # usual values of each; of others any string is accepted, as JSON Schema does by default
@@ -37,14 +46,15 @@ FORMATS = {  # usual values of each; of others any string is accepted, as JSON S
     "time": CLOCK,
     "date-time": f"{YEAR_MONTH_DAY}T{CLOCK}",
     "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-    "duration": "P[1-9][0-9]{0,3}D",
+    "duration": f"P(?:{COUNT}W|(?:{DAYS})(?:{LAPSE})?|{LAPSE})",
     **dict.fromkeys(("email", "idn-email"), EMAIL),
     **dict.fromkeys(("hostname", "idn-hostname"), HOST),
-    **dict.fromkeys(("uri", "uri-reference", "uri-template", "iri", "iri-reference"), URI),
+    **dict.fromkeys(("uri", "iri"), URI),
+    **dict.fromkeys(("uri-reference", "uri-template", "iri-reference"), f"{URI}|{REST}"),
     "json-pointer": POINTER,
     "relative-json-pointer": f"[0-9]{POINTER}",
     "regex": "[A-Za-z0-9]{1,60}",
-    "ipv6": "(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
+    "ipv6": "|".join(IPV6),
     "ipv4": r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])",
 }
 LENGTHS = re.compile(r"\^\(\?=\.\{([0-9]{1,6}),([0-9]{1,6})\}(?:\\\.\?)?\$\)")  # a look-ahead that bounds the length

@@ -346,6 +346,21 @@ def test_a_schema_that_takes_seconds_exceeds_the_budget_of_small_ones(schema: An
         schema_part(schema)
 
 
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("uri", ["https://example.com/", "http://localhost:8000", "https://a-b-c.org/x/%C3%A9?q=a+b&n=1#top"]),
+        ("uri-reference", ["/", "/users/1?all", "https://example.com/a/"]),
+        ("duration", ["P3D", "PT30M", "P1Y2M3DT4H5M6S", "P2W", "PT0S"]),
+        ("ipv6", ["::1", "::", "2001:db8::8a2e:370:7334", "fe80::", "1:2:3:4:5:6:7:8"]),
+        ("hostname", ["my-old-site.example.com"]),
+    ],
+)
+def test_a_format_has_its_common_spellings(name: str, texts: list[str]) -> None:
+    automaton = automaton_of(schema_part({"type": "string", "format": name}))
+    assert [text for text in texts if automaton.accepts(json.dumps(text))] == texts
+
+
 def test_no_space_of_python_or_ecmascript_is_another_character() -> None:
     others = automaton_of(schema_part({"type": "string", "pattern": r"^\S$"}))
     characters = [chr(code) for code in (0x20, 0x21, *range(0xA0, 0x3100), *range(0xFE00, 0x10000))]
