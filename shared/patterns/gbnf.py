@@ -164,7 +164,7 @@ class _Reader:
             if last < first:
                 raise self._error(f"the range {first}-{last} is empty", at)
             codes.append((ord(first), ord(last)))
-        if not codes:
+        if not codes and not inverted:
             raise self._error("an empty set of characters", at)
         return Characters(without(ALL, codes) if inverted else tuple(codes))
 

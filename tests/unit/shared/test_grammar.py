@@ -76,6 +76,7 @@ def test_every_text_of_a_grammar_up_to_the_depth_matches_its_pattern(grammar: st
         (r'root ::= "\"\n\x41é" [^a-y\]-] .', ['"\nAéz!', '"\nAé\n\n'], ['"\nAé]!', '"\nAé-!']),
         (r"""root ::= "\/\'\?\0\a\b\f\v\e" """, ["/'?\0\a\b\f\v\x1b"], ["/"]),  # escapes of xgrammar
         ('root ::= ([a-c_]{ 2 } "-"){1 , }', ["ab-", "__-cb-"], ["ab", "a-"]),
+        ("root ::= [^]", ["a", "é", "\n"], ["", "ab"]),
         ('root ::= "a"\n  "b"\n  | "c.d"', ["ab", "c.d"], ["a", "cxd"]),
         *((f'root ::= "\\U{code:08X}"', [chr(code)], []) for code in (0xD7FF, 0xE000, 0x10FFFF)),
     ],
