@@ -32,6 +32,11 @@ class Lenient(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_as_omitted(cls, sent: Any) -> Any:
+        return {name: value for name, value in sent.items() if value is not None} if isinstance(sent, dict) else sent
+
     @model_validator(mode="after")
     def _refuse_effective(self) -> Self:
         name = effective_field(self.model_extra or {}, self.neutral)

@@ -48,6 +48,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "chat_template_kwargs": ({},),
     "diffusion_config": ({},),
+    "extra_body": ({},),  # an argument of OpenAI's client, whose fields belong beside the others
     "format": ("",),  # Ollama's
     "function_call": ("none", "auto"),
     "modalities": (["text"],),

@@ -95,6 +95,9 @@ def thinks(**fields: Any) -> dict[str, Any]:
         ("chat/completions", {"random_seed": 7, "temperature": 0.5}, ""),
         ("chat/completions", {"stream": True, "stream_options": {"include_obfuscation": True}},
          "stream_options.include_obfuscation"),
+        ("chat/completions", {"stream": True, "stream_options": {"include_usage": None}, "extra_body": {}}, ""),
+        ("chat/completions", {"messages": [QUESTION, {"role": "assistant", "tool_calls": [
+            {"id": None, "type": None, "function": {"name": "add", "arguments": None}}]}, QUESTION]}, ""),
     ],
 )  # fmt: skip
 async def test_a_body_is_served_and_what_has_no_effect_is_named(
@@ -172,6 +175,21 @@ async def test_a_form_at_any_place_and_under_the_names_of_other_servers_applies(
     first, second = gateway.scheduler.requests
     assert first.pattern
     assert second.pattern == first.pattern
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("messages", {"tools": [{**FUNCTION, "input_schema": SCHEMA}]}, "tools[0].type must be 'custom'"),
+        ("chat/completions", {"extra_body": {"guided_regex": "a"}}, "extra_body is not supported"),
+        ("chat/completions", {"messages": None}, "messages is required"),
+    ],
+)
+async def test_a_field_at_a_wrong_place_that_would_change_the_answer_is_refused(
+    gateway: RunningGateway, path: str, fields: dict[str, Any], message: str
+) -> None:
+    reply = await gateway.http.post(f"/v1/{path}", json={"model": MODEL} | BODIES[f"/v1/{path}"] | fields)
+    assert (reply.status_code, message in reply.text) == (400, True), reply.text
 
 
 async def test_a_lark_grammar_is_refused_with_the_form_that_is_accepted(gateway: RunningGateway) -> None:

@@ -77,6 +77,7 @@ async def test_arguments_are_cut_with_the_text(gateway: RunningGateway) -> None:
     assert (reply["message"]["tool_calls"][0]["function"]["arguments"], reply["finish_reason"]) == ('{"a":', "length")
 
 
+REQUIRED = {"tool_choice": "required"}
 PATTERNS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"tool_choice": "required"}, [CALL, f"{CALL}\n{OTHER}"], ["Hello", CALL.replace("1", '"x"'), ""]),
     ({"tool_choice": "required", "parallel_tool_calls": False}, [CALL, OTHER], [f"{CALL}\n{OTHER}"]),
@@ -88,6 +89,14 @@ PATTERNS: list[tuple[dict[str, Any], list[str], list[str]]] = [
         {"tools": [tool("add", parameters={"type": "object", "properties": {}})], "tool_choice": "required"},
         [CALL.replace('{"a": 1}', "{}")],
         [CALL],
+    ),
+    *(
+        (
+            {"tools": [tool("add", parameters={"type": kind, "properties": {"a": {}}, "required": ["a"]})], **REQUIRED},
+            [CALL],
+            [CALL.replace('{"a": 1}', "null")],
+        )
+        for kind in (None, ["object", "null"])  # as typed languages write it
     ),
     ({"guided_choice": ["yes", "no"]}, ["yes", CALL], ["Hello"]),
     ({"guided_choice": ["yes", "no"], "tool_choice": "required"}, [CALL], ["yes"]),

@@ -22,7 +22,8 @@ class MessageTool(NamedFunction):
 
 
 MessageTools = Annotated[
-    list[Annotated[OrLeftOut[MessageTool], leaving_out("(?!custom$).+")]], Field(max_length=MAX_TOOLS, fail_fast=True)
+    list[Annotated[OrLeftOut[MessageTool], leaving_out("(?!(custom|function)$).+")]],
+    Field(max_length=MAX_TOOLS, fail_fast=True),
 ]
 
 

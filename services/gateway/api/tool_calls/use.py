@@ -38,13 +38,15 @@ class UsableTool:
         """The schema of its arguments. Raises: BadInput naming the field if they are no object."""
         if self.parameters is None:
             return NO_ARGUMENTS
-        if self.parameters.get("type", "object") != "object":
+        kinds = self.parameters.get("type") or "object"
+        if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
             raise BadInput(f"{self.field} must be of the type object", self.field)
         rest = self.parameters.keys() - READ_BY_NAME
         declares = (
             self.parameters.get("properties") or self.parameters.get("required") or not rest.isdisjoint(ASSERTIONS)
         )
-        return self.parameters if declares or self.parameters.get("additionalProperties") else NO_ARGUMENTS
+        is_open = declares or self.parameters.get("additionalProperties")
+        return {**self.parameters, "type": "object"} if is_open else NO_ARGUMENTS
 
 
 class CallRules(NamedTuple):
