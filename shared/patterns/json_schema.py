@@ -34,15 +34,7 @@ from shared.patterns.json_strings import QUOTE, constant, searched, string
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, any_of, either
 from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, NoValue, as_key, assertions_of, limits
-from shared.patterns.schema_merging import (
-    TYPES,
-    Schema,
-    apart,
-    is_of,
-    merged,
-    without_impossible_ways,
-    without_properties,
-)
+from shared.patterns.schema_merging import TYPES, Schema, apart, is_of, merged, without_impossible_ways
 from shared.patterns.schema_narrowing import in_own_scope, narrowed
 from shared.patterns.schema_references import References
 
@@ -224,11 +216,8 @@ class _Converter:
     def _kept_apart(self, parts: Sequence[Any], siblings: Schema, field: str, depths: Depths) -> list[Any]:
         """The parts of oneOf, narrowed so that no value that matches the siblings matches two of them."""
         wholes = [{"allOf": [siblings, self._plain(part, field, depths)[0]]} for part in parts]
-        absent = apart(wholes, field, self._references.find)
-        return [
-            part if own is None else {"allOf": [part, without_properties(own)]}
-            for part, own in zip(parts, absent, strict=True)
-        ]
+        ways = zip(parts, apart(wholes, field, self._references.find), strict=True)
+        return [part if own is True else {"allOf": [part, own]} for part, own in ways]
 
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
         """A part without a reference, and the levels within it. A part that is too deep is false."""

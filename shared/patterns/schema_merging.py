@@ -72,22 +72,32 @@ def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
     return {**schema, "prefixItems": [*own, *[schema.get("items", True)] * (prefix - len(own))]}
 
 
-def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]:
-    """For each part of oneOf, the properties to forbid in it so that no value matches two parts. If this is not None,
-    its values must be objects, also if the set is empty.
+def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
+    """For each part of oneOf, a schema that keeps its values from those of the others: of objects that lack some
+    properties and have others. True: each of its values differs by itself.
 
     Raises: BadInput if a value could match two of the parts all the same.
     """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
-    found: dict[int, set[str]] = {}
-    current_budget().spend(steps=len(parts) ** 2 // 4)  # pairs are compared
+    current_budget().spend(steps=len(parts) ** 2 // 2)  # pairs are compared twice
     traits = [_traits(part, field, find) for part in parts]
+    needed = [set[str]() for _ in parts]
     for (at, one), (beside, other) in combinations(enumerate(traits), 2):
-        differences = {_differ(a, b) for a in one for b in other}
+        if None in _differences(one, other):  # properties that differ but may be left out become required
+            tags = set[str].intersection(*(_tags(a, b) for a in one for b in other))
+            needed[at] |= tags
+            needed[beside] |= tags
+    traits = [
+        [way._replace(required=way.required | names) for way in ways]
+        for ways, names in zip(traits, needed, strict=True)
+    ]
+    absent: dict[int, set[str]] = {}
+    for (at, one), (beside, other) in combinations(enumerate(traits), 2):
+        differences = _differences(one, other)
         if differences <= {True}:
             continue
-        absent, absent_beside = found.setdefault(at, set()), found.setdefault(beside, set())
+        own, others_own = absent.setdefault(at, set()), absent.setdefault(beside, set())
         if None not in differences:
             continue
         ones, others = (frozenset.intersection(*(each.required for each in ways)) for ways in (one, other))
@@ -97,9 +107,12 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[set[str] | None]
                 "use anyOf",
                 field,
             )
-        absent.add(min(others - ones))
-        absent_beside.add(min(ones - others))
-    return [found.get(at) for at in range(len(parts))]
+        own.add(min(others - ones))
+        others_own.add(min(ones - others))
+    return [
+        {**without_properties(absent.get(at, ())), "required": sorted(names)} if names or at in absent else True
+        for at, names in enumerate(needed)
+    ]
 
 
 def without_impossible_ways(schema: Any, field: str, find: Find) -> Any:
@@ -259,6 +272,18 @@ def _may_have_values(traits: _Traits) -> bool:
 def _joined_traits(one: _Traits, other: _Traits) -> _Traits:
     both = {name: one.values[name] & values for name, values in other.values.items() if name in one.values}
     return _Traits(one.types & other.types, one.required | other.required, {**one.values, **other.values, **both})
+
+
+def _differences(one: Sequence[_Traits], other: Sequence[_Traits]) -> set[bool | None]:
+    """Those of each alternative of one part from each of the other, as `_differ` has them."""
+    return {_differ(a, b) for a in one for b in other}
+
+
+def _tags(one: _Traits, other: _Traits) -> set[str]:
+    """The properties that both may have, with values that differ."""
+    shared = [name for name in one.values.keys() & other.values.keys() if name is not WHOLE]
+    values = {name: (one.values[name], other.values[name]) for name in shared}
+    return {name for name, (own, others) in values.items() if own and others and own.isdisjoint(others)}
 
 
 def _differ(one: _Traits, other: _Traits) -> bool | None:
