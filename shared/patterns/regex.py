@@ -178,7 +178,7 @@ class _Reader:
             begin, end = (BEGIN_LINE, END_LINE) if "m" in flags else (BEGIN, END)
             return Anchor(begin if sign == "^" else end)
         if sign in "*+?" or (sign == "{" and self._of_rust):
-            raise UnknownSyntaxError("nothing to repeat")
+            raise UnknownSyntaxError(f"nothing to repeat before {sign}; accepted is \\{sign}")
         return self._characters(_folded([(ord(sign), ord(sign))], flags))
 
     def _group(self, flags: Flags) -> FormPart:

@@ -156,7 +156,7 @@ def json_schema(schema: object) -> dict[str, Any]:
         ({"guided_regex": "", "tools": [FUNCTION]}, "guided_regex", "only the empty text"),
         ({"guided_json": '{"maxLength": 1e999}'}, "guided_json", "maxLength must be a whole number"),
         ({"guided_regex": "(a|b)*a(a|b){13}"}, "guided_regex", "it may have"),
-        ({"guided_regex": "*.txt"}, "guided_regex", "nothing to repeat"),
+        ({"guided_regex": "*.txt"}, "guided_regex", r"nothing to repeat before *; accepted is \*"),
         ({"guided_regex": "a" * 100_001}, "guided_regex", "100001 characters"),
         ({"guided_choice": [""]}, "guided_choice[0]", "at least 1 character"),
         ({"guided_choice": ["a" * 90], "logprobs": True, "max_tokens": 40}, "guided_choice", "the text may have 40"),
