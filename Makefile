@@ -24,8 +24,9 @@ serve: $(SERVING) ## start the embedded cluster with the demo model (options: AR
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
+# The variable is empty so that modules are compiled once, not by each of the processes that tests start.
 test: $(READY) ## run the default test suite (pytest options: ARGS="...")
-	$(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses $(TESTERS) \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not cuda and not docker" --numprocesses $(TESTERS) \
 	  --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## check format, lint, types, import rules and plain English

@@ -32,10 +32,14 @@ hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("repeatable")
 
 
+gc.disable()  # until all modules and tests are read, which stay anyway
+
+
 def pytest_collection_finish() -> None:
-    """Spare the collections of garbage, which tests cause, the modules and tests that stay anyway."""
+    """Collect garbage again, but spare the collections, which tests cause, the modules and tests that stay."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")
