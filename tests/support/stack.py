@@ -42,7 +42,7 @@ class Stack:
 
     def complete(self, prompt: str) -> httpx.Response:
         """A greedy completion of one block."""
-        body = {"model": "tiny-llada", "prompt": prompt, "max_tokens": 32, "slo_ms": 60_000}
+        body = {"prompt": prompt, "max_tokens": 32, "slo_ms": 60_000}
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
 
     def instances(self) -> set[str]:
