@@ -162,6 +162,7 @@ async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
     assert len({request.request_id for request in scheduler.requests}) == 5
 
 
+@OWN_CELL  # as the bus keeps the second message for a while
 async def test_a_batch_redelivered_while_it_runs_does_not_run_twice(gateway: RunningGateway) -> None:
     bus = gateway.scheduler.bus
     gateway.scheduler.hold = asyncio.Event()

@@ -164,9 +164,8 @@ async def test_a_request_that_times_out_is_cancelled(
 
 
 @OWN_CELL
-@pytest.mark.parametrize("stream", [False, True])
 async def test_an_outcome_stored_during_a_disconnection_is_found(
-    tmp_path: Path, text: TextModel, tiny_model_dir: Path, stream: bool
+    tmp_path: Path, text: TextModel, tiny_model_dir: Path
 ) -> None:
     server, elsewhere = NatsServer(tmp_path), NatsServer(tmp_path)  # one store, two ports
     server.start()
@@ -177,28 +176,33 @@ async def test_an_outcome_stored_during_a_disconnection_is_found(
     settings = GatewaySettings(nats_url=server.url, cell="cut", model=str(tiny_model_dir))
     try:
         async with ready(settings, text) as gateway:
-            sent = asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream}))
-            name = await scheduler.received()
+            forms = (False, True)
+            sent = [asyncio.create_task(gateway.http.post(PATH, json=CHAT | {"stream": stream})) for stream in forms]
+            names = [await scheduler.received() for _ in sent]
             await cancel([answering])
             await bus.nc.close()
             server.stop()
-            await store_elsewhere(elsewhere, "cut", name)
+            await store_elsewhere(elsewhere, "cut", *names)
             server.start()
-            reply = await sent
-            assert reply.status_code == 200
-            assert text_of(reply, stream=stream) == "The answer is 29."
+            for reply, stream in zip(await asyncio.gather(*sent), forms, strict=True):
+                assert reply.status_code == 200
+                assert text_of(reply, stream=stream) == "The answer is 29."
     finally:
         server.stop()
 
 
-async def store_elsewhere(server: NatsServer, cell: str, request_id: str) -> None:
-    """Store an outcome while the gateway is disconnected."""
+async def store_elsewhere(server: NatsServer, cell: str, *request_ids: str) -> None:
+    """Store outcomes while the gateway is disconnected."""
     server.start()
     bus = await Bus.connect(server.url, cell, name="test")
-    outcome = Outcome(
-        request_id=request_id, status=OutcomeStatus.COMPLETED, text="The answer is 29.", finish_reason=FinishReason.STOP
-    )
-    await bus.store(bus.subjects.outcomes(request_id), outcome)
+    for request_id in request_ids:
+        outcome = Outcome(
+            request_id=request_id,
+            status=OutcomeStatus.COMPLETED,
+            text="The answer is 29.",
+            finish_reason=FinishReason.STOP,
+        )
+        await bus.store(bus.subjects.outcomes(request_id), outcome)
     await bus.close()
     server.stop()
 

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import msgspec
+import pytest
 from structlog.testing import capture_logs
 
+from services.gateway import http_server
 from services.gateway.__main__ import serve
-from services.gateway.http_server import LAST_REQUEST_S
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
 from tests.support.gateway import CHAT, LIMIT_S, ready, running
@@ -18,6 +19,11 @@ from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached, until
 
 CLIENTS = 3  # that keep their connection, and as many that open one for each request
+
+
+@pytest.fixture(autouse=True)
+def short_last_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "LAST_REQUEST_S", 1)
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +89,7 @@ async def test_a_draining_gateway_closes_idle_connections_before_its_time_is_ove
 ) -> None:
     async with ready(settings, text, shared=shared) as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         assert (await http.get("/health")).status_code == 200
-        async with asyncio.timeout(2 * LAST_REQUEST_S):
+        async with asyncio.timeout(LIMIT_S / 2):  # the half of its time
             await gateway.drain()
 
 
