@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,12 +32,12 @@ from tests.support.waiting import reached
 CLIENTS, PROMPTS = 4, 10
 LIMIT_S = 60.0
 # With one threshold and no cache, a request's text is independent of time, instance and other requests.
-OPTIONS = ("--instances", "2x1", "--thresholds", "0.9", "--cache", "none")
+OPTIONS = ("--instances", "2x1", "--gateways", "2", "--thresholds", "0.9", "--cache", "none")
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """Two instances of the demo model, for all tests. The last one stops them."""
+    """Two instances of the demo model and two gateways, for all tests. The last one stops them."""
     with new_data_dir() as data_dir, running_stack(DEMO_MODEL, data_dir, *OPTIONS) as running:
         yield running
 
@@ -189,6 +190,32 @@ def works(service: str, stats: list[SchedulerStats], before: int) -> bool:
         case _:
             old, new = ({each.instance_id for each in of.instances} for of in (last, since[-1]))
             return len(new) == len(old) and new != old
+
+
+@pytest.mark.slow
+async def test_no_request_fails_while_gateways_are_replaced(stack: Stack) -> None:
+    """Half of the clients keep their connection, half open one for each request."""
+    prompts, first = [row.prompt for row in held_out_requests()[:PROMPTS]], stack.programs("services.gateway")
+    async with (
+        httpx.AsyncClient(base_url=stack.url, timeout=LIMIT_S) as keeping,
+        httpx.AsyncClient(base_url=stack.url, timeout=LIMIT_S, headers={"Connection": "close"}) as closing,
+        closed_loop(keeping, prompts, CLIENTS) as answers,
+        closed_loop(closing, prompts, CLIENTS) as others,
+    ):
+
+        async def further() -> None:
+            wanted = len(answers) + CLIENTS, len(others) + CLIENTS
+            await reached(lambda: len(answers) >= wanted[0] and len(others) >= wanted[1], LIMIT_S)
+
+        for gateway in first:
+            await further()
+            gateway.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(psutil.wait_procs, [gateway], LIMIT_S)
+            await further()
+            await reached(lambda: len(stack.programs("services.gateway")) == 2, LIMIT_S)
+    assert len(first) == 2
+    assert not {gateway.pid for gateway in first} & {gateway.pid for gateway in stack.programs("services.gateway")}
+    assert [answer.errors for answer in answers + others if answer.errors or answer.text is None] == []
 
 
 @pytest.mark.slow
