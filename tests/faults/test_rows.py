@@ -9,7 +9,6 @@ from experiments.faults.rows import FAULTS, Fault
 
 ROWS = {
     "kill NATS",
-    "kill scheduler, with a standby",
     "stop scheduler 10 s, with a standby",
     "the leader of three NATS servers down 20 s",
     "the stream of requests deleted",

@@ -40,8 +40,8 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheduler_s", "gateway_s"), [(HOUR_S, 0), (0, HOUR_S), (-HOUR_S, 0), (0, -HOUR_S)])
-async def test_a_request_has_its_whole_slo_if_a_clock_is_an_hour_off(
+@pytest.mark.parametrize(("scheduler_s", "gateway_s"), [(HOUR_S, -HOUR_S), (-HOUR_S, HOUR_S)])
+async def test_a_request_has_its_whole_slo_if_clocks_are_an_hour_off(
     scheduler_s: float, gateway_s: float, bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
 ) -> None:
     cell = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)

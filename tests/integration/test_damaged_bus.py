@@ -26,7 +26,7 @@ async def claim(bus: Bus, request_id: str, *, is_stored: bool = True) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("damage", "has_leader"), [("flipped", True), ("truncated", True), ("truncated", False)])
+@pytest.mark.parametrize(("damage", "has_leader"), [("flipped", True), ("truncated", False)])
 async def test_every_request_has_an_outcome_after_its_file_was_damaged(
     damage: str, *, has_leader: bool, tmp_path: Path, tiny_model_dir: Path
 ) -> None:
@@ -78,10 +78,10 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clock_ahead_s", [0.0, 3600.0])
 async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
-    clock_ahead_s: float, bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
+    bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
 ) -> None:
+    """Also if the clock of the next scheduler's machine is an hour ahead."""
     cluster = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
     await bus.set_up()
     lost = Arrival(request_id="lost", arrival_s=1.0, prompt_tokens=3, output_tokens=32, slo_s=1.0)
@@ -90,7 +90,7 @@ async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
     await claim(bus, "claimed")
     await claim(bus, "ended")
     await bus.store(bus.subjects.outcomes("ended"), Outcome(request_id="ended", status=OutcomeStatus.CANCELLED))
-    with service("scheduler", cluster.settings, cluster.log, clock_ahead_s=clock_ahead_s):
+    with service("scheduler", cluster.settings, cluster.log, clock_ahead_s=3600.0):
 
         async def have_failed() -> bool:
             return None not in [await bus.outcome(name) for name in ("lost", "claimed")]

@@ -24,12 +24,13 @@ from services.worker import service as worker_service
 from services.worker.__main__ import main
 from services.worker.engine import batch_limit
 from services.worker.engine.self_check import SEQUENCES
-from services.worker.io.model_record import weights_digest
+from services.worker.io.model_record import check_weights, weights_digest
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from services.worker.monitoring import watchdog
 from shared.bus.client import Bus
+from shared.errors import BadInput
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, write_profile
@@ -214,22 +215,19 @@ def _patient(environ: dict[str, str]) -> None:
 
 @pytest.mark.slow
 async def test_damaged_weights_are_refused_with_both_checksums(
-    nats_server: NatsServer, bus: Bus, start_worker: Start, registered: Registrations, tmp_path: Path
+    bus: Bus, start_worker: Start, registered: Registrations, tmp_path: Path
 ) -> None:
     model = shutil.copytree(MODEL, tmp_path / "model")
-    first = start_worker(model=model)
-    await registered.instance()
-    first.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(first.wait, LIMIT_S) == 0
+    served = weights_digest(model)
+    await check_weights(bus, model.name, served, "")  # as an earlier instance of the cell
     weights = next(model.glob("*.safetensors"))
-    content = bytearray(weights.read_bytes())
-    content[-8:] = bytes(8)
-    weights.write_bytes(content)
+    weights.write_bytes(weights.read_bytes()[:-8] + bytes(8))
     damaged = start_worker(model=model)
     assert await asyncio.to_thread(damaged.wait, LIMIT_S) == 2
-    log = (tmp_path / "worker.log").read_text()
-    assert "are not those that this cell has served" in log
-    start_worker(model=model, weights_sha256=weights_digest(model))
+    log, found = (tmp_path / "worker.log").read_text(), weights_digest(model)
+    assert f"are not those that this cell has served: SHA-256 {found} instead of {served}" in log
+    start_worker(model=model, weights_sha256=found)
     await registered.instance()
-    start_worker(model=model)  # they are those of the cell now
-    await registered.instance()
+    await check_weights(bus, model.name, found, "")  # they are those of the cell now
+    with pytest.raises(BadInput):
+        await check_weights(bus, model.name, served, "")

@@ -37,10 +37,13 @@ def own_signals() -> Iterator[None]:
 async def test_golden_cases_decode_over_the_bus_until_a_drain(
     bus: Bus, start_worker: Start, registered: Registrations
 ) -> None:
-    """Unreadable messages are dropped; a message makes the instance draining."""
-    worker = start_worker(cache="dual")  # the cell's configuration has "none"
+    """Unreadable messages are dropped; a message makes the instance draining. After SIGTERM the waiting jobs run."""
+    worker = start_worker(cache="dual", instance="w7", gpus="3", max_batch_requests=1)  # the cell's cache is "none"
     instance = await registered.instance()
-    assert instance.cache_tokens == 0
+    assert instance.instance_id.startswith("w7-")
+    assert (instance.gpus, instance.tp_degree, instance.device, instance.cache_tokens) == ([3], 1, "cpu", 0)
+    assert LatencyProfile.from_csv(instance.profile).tp_degrees == [1]
+    assert (await registered.instance()).heartbeat > instance.heartbeat
     cases = threshold_cases(("llada/seed1",), ("none",), COPY)[:4]
     mask_id = instance.model.mask_token_id
     decodes = [Decode(i, c.prompt, len(c.output), c.block_length, c.threshold, mask_id) for i, c in enumerate(cases)]
@@ -60,7 +63,14 @@ async def test_golden_cases_decode_over_the_bus_until_a_drain(
     await bus.publish(bus.subjects.control(instance.instance_id), Control(action="drain", within_s=5.0))
     draining = await registered.instance(InstanceState.DRAINING)
     assert (draining.drain_s, draining.draining_s < LIMIT_S) == (5.0, True)
-    assert worker.poll() is None
+    late = [Decode(10 + i, [1, 2, 3], 32, 32, 0.9, mask_id) for i in range(8)]
+    await bus.publish(subject, jobs_for(late))
+    ran = read_results(await results.next(), late)
+    worker.send_signal(signal.SIGTERM)
+    while len(ran) < len(late):
+        ran += read_results(await results.next(), late)
+    assert await registered.next(lambda change: isinstance(change, str)) == instance.instance_id
+    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
 
 
 async def test_an_instance_is_registered_as_starting_while_its_model_loads(
@@ -74,28 +84,6 @@ async def test_an_instance_is_registered_as_starting_while_its_model_loads(
         starting = await registered.instance(InstanceState.STARTING)
         assert alive.exists()  # for health checks while the model loads
     assert starting.instance_id == "w-1"
-
-
-async def test_the_registration_is_renewed_and_deleted_after_the_waiting_jobs(
-    bus: Bus, start_worker: Start, registered: Registrations
-) -> None:
-    worker = start_worker(instance="w7", gpus="3", max_batch_requests=1)
-    first = await registered.instance()
-    second = await registered.instance()
-    assert first.instance_id.startswith("w7-")
-    assert (first.gpus, first.tp_degree, first.device) == ([3], 1, "cpu")
-    assert LatencyProfile.from_csv(first.profile).tp_degrees == [1]
-    assert second.heartbeat > first.heartbeat
-    results = await Results.of(bus, first)
-    decodes = [Decode(i, [1, 2, 3], 32, 32, 0.9, first.model.mask_token_id) for i in range(8)]
-    await bus.publish(bus.subjects.steps(first.instance_id), jobs_for(decodes))
-    ran = read_results(await results.next(), decodes)
-    worker.send_signal(signal.SIGTERM)
-    while len(ran) < len(decodes):
-        ran += read_results(await results.next(), decodes)
-    await registered.instance(InstanceState.DRAINING)
-    assert await registered.next(lambda change: isinstance(change, str)) == first.instance_id
-    assert await asyncio.to_thread(worker.wait, LIMIT_S) == 0
 
 
 @pytest.mark.slow
