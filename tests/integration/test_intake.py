@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from shared.pinned import FREE
 from shared.text import TextModel
 from shared.tokenizer import LONG_TEXT
 from tests.support.gemma_files import CANVAS, write_gemma_files
-from tests.support.intake import SLO_S, receiving
+from tests.support.intake import SLO_S, Intake, receiving
 from tests.support.waiting import LIMIT_S
 
 
@@ -356,20 +357,17 @@ async def test_labels_are_rejected_where_no_token_ends_a_text(bus: Bus, text: Te
         assert (error.field, "DILASERVE_STOP_AT_EOS" in error.message) == ("choices", True)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [{"pinned": pack_int32([5])}, {"choices": ["a", "b"]}, {"presence_penalty": 1.0}, {"logit_bias": {5: 1.0}}],
-)
-async def test_a_request_that_earlier_workers_would_serve_wrong_is_rejected(
-    bus: Bus, text: TextModel, content: dict[str, Any]
-) -> None:
+async def test_requests_that_earlier_workers_would_serve_wrong_are_rejected(bus: Bus, text: TextModel) -> None:
+    contents: dict[str, Any] = {"pinned": pack_int32([5]), "choices": ["a", "b"]}
+    contents |= {"presence_penalty": 1.0, "logit_bias": {5: 1.0}}
     async with receiving(bus, text) as intake:
-        intake.worker_versions = [VERSION, FIRST_VERSION]
-        error = await intake.rejection(Request(request_id="r", prompt="x", output_tokens=32, **content))
-        assert error.field == next(iter(content))
-        intake.worker_versions = [VERSION]
-        await bus.store(bus.subjects.requests, Request(request_id="s", prompt="x", output_tokens=32, **content))
-        assert (await intake.arrived()).request.request_id == "s"
+        for field, value in contents.items():
+            content: dict[str, Any] = {"prompt": "x", "output_tokens": 32, field: value}
+            intake.worker_versions = [VERSION, FIRST_VERSION]
+            assert (await intake.rejection(Request(request_id=f"early-{field}", **content))).field == field
+            intake.worker_versions = [VERSION]
+            await bus.store(bus.subjects.requests, Request(request_id=field, **content))
+            assert (await intake.arrived()).request.request_id == field
 
 
 async def test_requests_with_edits_are_rejected_while_earlier_workers_serve(bus: Bus, tiny_model_dir: Path) -> None:
@@ -385,43 +383,38 @@ async def test_requests_with_edits_are_rejected_while_earlier_workers_serve(bus:
         assert (arrived.request.request_id, arrived.edit_threshold) == ("none", NO_EDITS)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("pinned", b"abc", "pinned must be int32 little-endian"),
-        ("pinned", pack_int32([FREE] * 33), "pinned has 33 positions; the output has 32 tokens"),
-        ("pinned", pack_int32([5] * 32), "pinned leaves none of the 32 tokens to the model"),
-        ("pinned", pack_int32([FREE, 100_000]), "pinned must be -1 or in 0..259, and not the mask token"),
-        ("pinned", pack_int32([FREE, -2]), "pinned must be -1 or in 0..259, and not the mask token"),
-        ("stop_token_ids", [260], "in 0..259"),
-    ],
-)
-async def test_invalid_tokens_are_rejected_by_name(
-    bus: Bus, text: TextModel, field: str, value: bytes | list[int], message: str
-) -> None:
+INVALID_TOKENS: list[tuple[str, Any, str]] = [
+    ("pinned", b"abc", "pinned must be int32 little-endian"),
+    ("pinned", pack_int32([FREE] * 33), "pinned has 33 positions; the output has 32 tokens"),
+    ("pinned", pack_int32([5] * 32), "pinned leaves none of the 32 tokens to the model"),
+    ("pinned", pack_int32([FREE, 100_000]), "pinned must be -1 or in 0..259, and not the mask token"),
+    ("pinned", pack_int32([FREE, -2]), "pinned must be -1 or in 0..259, and not the mask token"),
+    ("stop_token_ids", [260], "in 0..259"),
+]
+NO_CANVASES: list[tuple[str, Any, str]] = [
+    ("pattern", "[0-9]+", "it takes no form of the text; leave it out"),
+    ("choices", ["a"], "it takes no labels; leave it out"),
+    ("pinned", pack_int32([5]), "it takes no given tokens in the output; leave it out"),
+    ("block_length", 99, f"blocks of {CANVAS} tokens, got 99; leave it out"),
+]
+
+
+async def test_invalid_tokens_are_rejected_by_name(bus: Bus, text: TextModel) -> None:
     async with receiving(bus, text) as intake:
-        content: dict[str, Any] = {"prompt": "x", "output_tokens": 32, field: value}
-        error = await intake.rejection(Request(request_id="r", **content))
-        assert (error.field, message in error.message) == (field, True)
+        await rejects_each(intake, INVALID_TOKENS, output_tokens=32)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("pattern", "[0-9]+", "it takes no form of the text; leave it out"),
-        ("choices", ["a"], "it takes no labels; leave it out"),
-        ("pinned", pack_int32([5]), "it takes no given tokens in the output; leave it out"),
-        ("block_length", 99, f"blocks of {CANVAS} tokens, got 99; leave it out"),
-    ],
-)
-async def test_work_that_canvases_do_not_support_is_rejected_by_name(
-    bus: Bus, tmp_path: Path, field: str, value: Any, message: str
-) -> None:
+async def test_work_that_canvases_do_not_support_is_rejected_by_name(bus: Bus, tmp_path: Path) -> None:
     text = TextModel(write_gemma_files(tmp_path / "gemma"), "gemma")
     async with receiving(bus, text) as intake:
-        fields = {"output_tokens": 2 * CANVAS, "block_length": CANVAS, field: value}
-        error = await intake.rejection(Request(request_id="r", prompt="x", **fields))
-        assert (error.field, message in error.message) == (field, True)
+        await rejects_each(intake, NO_CANVASES, output_tokens=2 * CANVAS, block_length=CANVAS)
+
+
+async def rejects_each(intake: Intake, faults: Sequence[tuple[str, Any, str]], **usual: Any) -> None:
+    """The intake rejects a request with any one of these fields, and names the field."""
+    for number, (field, value, message) in enumerate(faults):
+        error = await intake.rejection(Request(request_id=f"r-{number}", prompt="x", **usual | {field: value}))
+        assert (error.field, message in error.message) == (field, True), error.message
 
 
 async def test_an_outcome_has_the_tokens_and_confidences_of_its_text(bus: Bus, text: TextModel) -> None:
@@ -465,55 +458,49 @@ async def test_two_producers_may_use_the_same_id(bus: Bus, text: TextModel) -> N
         await intake.until_unfinished(0)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        b'{"request_id": "r", "priority": "high"}',
-        b'{"request_id": "r", "prompt": ""}',
-        rb'{"request_id": "r", "prompt": "a \ud83d b"}',
-        rb'{"prompt": "\"request_id\": \"x\" \ude00", "request_id" : "r"}',
-        b'{"request_id": "r", "prompt": "a',
-        b'\xef\xbb\xbf{"request_id": "r", "prompt": "a",}',
-        b"\x82\xaarequest_id\xa1r\xa6prompt\xa1\xff",
-    ],
-)
-async def test_an_invalid_request_of_a_producer_is_rejected_there(bus: Bus, text: TextModel, message: bytes) -> None:
+INVALID_OF_PRODUCERS = [  # all with the id "r"
+    b'{"request_id": "r", "priority": "high"}',
+    b'{"request_id": "r", "prompt": ""}',
+    rb'{"request_id": "r", "prompt": "a \ud83d b"}',
+    rb'{"prompt": "\"request_id\": \"x\" \ude00", "request_id" : "r"}',
+    b'{"request_id": "r", "prompt": "a',
+    b'\xef\xbb\xbf{"request_id": "r", "prompt": "a",}',
+    b"\x82\xaarequest_id\xa1r\xa6prompt\xa1\xff",
+]
+
+
+async def test_an_invalid_request_of_a_producer_is_rejected_there(bus: Bus, text: TextModel) -> None:
     async with receiving(bus, text) as intake:
         outcomes = await bus.nc.subscribe(bus.subjects.outcomes(">"))
-        await bus.js.publish(bus.subjects.producer_requests("alice"), message)
-        outcome = decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome)
-        assert (outcome.request_id, outcome.status) == ("alice.r", OutcomeStatus.REJECTED)
+        for number, message in enumerate(INVALID_OF_PRODUCERS):
+            await bus.js.publish(bus.subjects.producer_requests(f"alice{number}"), message)
+            outcome = decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome)
+            assert (outcome.request_id, outcome.status) == (f"alice{number}.r", OutcomeStatus.REJECTED), message
         await intake.until_unfinished(0)
 
 
-@pytest.mark.parametrize(
-    ("content", "field", "message"),
-    [
-        (b"", "prompt", "exactly one of"),
-        (b', "prompt": ""', "prompt", "must not be empty"),
-        (b', "prompt": "%s"' % (b"x" * 600), "output_tokens", "at most 512"),
-        (b', "prompt": "x", "output_tokens": 0', "output_tokens", ">= 1"),
-        (b', "prompt": "x", "min_threshold": 2', "min_threshold", "<= 1"),
-        (b', "prompt": "x", "age_s": -1', "age_s", ">= 0"),
-        (b', "prompt": 7', "prompt", "Expected"),
-        (b', "prompt": "<|mdm_mask|>"', "prompt", "mask token"),
-        (b', "messages": [{"role": "wizard", "content": "x"}]', "messages[0].role", "wizard"),
-        (
-            rb', "prompt": "\ud83d\ude00 \\ud83d \ud83d"',
-            "",
-            r": \ud83d is half of a surrogate pair, such as a cut emoji",
-        ),
-    ],
-)
-async def test_the_answer_to_an_invalid_request_names_the_field(
-    bus: Bus, text: TextModel, content: bytes, field: str, message: str
-) -> None:
+INVALID_REQUESTS: list[tuple[bytes, str, str]] = [  # further fields, the field that the error names, the error
+    (b"", "prompt", "exactly one of"),
+    (b', "prompt": ""', "prompt", "must not be empty"),
+    (b', "prompt": "%s"' % (b"x" * 600), "output_tokens", "at most 512"),
+    (b', "prompt": "x", "output_tokens": 0', "output_tokens", ">= 1"),
+    (b', "prompt": "x", "min_threshold": 2', "min_threshold", "<= 1"),
+    (b', "prompt": "x", "age_s": -1', "age_s", ">= 0"),
+    (b', "prompt": 7', "prompt", "Expected"),
+    (b', "prompt": "<|mdm_mask|>"', "prompt", "mask token"),
+    (b', "messages": [{"role": "wizard", "content": "x"}]', "messages[0].role", "wizard"),
+    (rb', "prompt": "\ud83d\ude00 \\ud83d \ud83d"', "", r": \ud83d is half of a surrogate pair, such as a cut emoji"),
+]
+
+
+async def test_the_answer_to_an_invalid_request_names_the_field(bus: Bus, text: TextModel) -> None:
     async with receiving(bus, text) as intake:
-        outcomes = await bus.nc.subscribe(bus.subjects.outcomes("r"))
-        await bus.js.publish(bus.subjects.requests, b'{"request_id": "r"%s}' % content)
-        outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
-        assert (outcome["status"], outcome["error"].get("field") or "") == ("rejected", field)
-        assert message in outcome["error"]["message"]
+        outcomes = await bus.nc.subscribe(bus.subjects.outcomes("*"))
+        for number, (content, field, message) in enumerate(INVALID_REQUESTS):
+            await bus.js.publish(bus.subjects.requests, b'{"request_id": "r-%d"%s}' % (number, content))
+            outcome = json.loads((await outcomes.next_msg(timeout=LIMIT_S)).data)
+            assert (outcome["request_id"], outcome["status"]) == (f"r-{number}", "rejected")
+            assert (outcome["error"].get("field") or "", message in outcome["error"]["message"]) == (field, True)
         await intake.until_unfinished(0)
 
 

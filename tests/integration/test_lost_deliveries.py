@@ -67,7 +67,7 @@ async def test_a_message_of_a_finished_request_does_not_stay_in_the_stream(bus: 
 
 
 async def test_a_backlog_that_takes_longer_to_receive_than_the_checks_is_no_loss(bus: Bus, text: TextModel) -> None:
-    backlog = 20_000
+    backlog = 5_000
     for i in range(backlog):
         await bus.nc.publish(bus.subjects.requests, encode(Request(request_id=f"r-{i}", prompt="x")))
     await bus.nc.flush()

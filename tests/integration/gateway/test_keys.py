@@ -26,7 +26,6 @@ from shared.text import TextModel
 from tests.support.gateway import CHAT, LIMIT_S, ONE_CELL, OWN_CELL, RunningGateway, running
 from tests.support.postgres import PostgresServer
 from tests.support.scheduler import AnsweringScheduler
-from tests.support.stack import dilaserve
 from tests.support.waiting import eventually, reached, until
 
 pytestmark = ONE_CELL
@@ -112,11 +111,12 @@ async def test_a_key_in_another_header_authorizes_requests(gateway: RunningGatew
 
 
 async def test_a_created_key_authorizes_requests(
-    gateway: RunningGateway, postgres: PostgresServer, new_key: NewKey
+    gateway: RunningGateway, postgres: PostgresServer, new_key: NewKey, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await new_key("other")
     options = ("--max-priority", "3", "--operator", "--json", "--database-url", postgres.url)
-    made = json.loads((await asyncio.to_thread(dilaserve, "keys", "create", "alice", *options)).stdout)
+    assert await asyncio.to_thread(run, ["keys", "create", "alice", *options]) == 0
+    made = json.loads(capsys.readouterr().out)
     assert (await complete(gateway, made["secret"])).status_code == 200
     assert (await complete(gateway, made["secret"], priority=3)).status_code == 200
     names = {key["name"] for key in (await gateway.http.get("/keys", headers=bearing(made["secret"]))).json()["data"]}
