@@ -60,59 +60,45 @@ async def is_removed() -> bool:
     return True
 
 
-async def test_a_started_instance_runs_and_a_stopped_one_is_removed(launcher: Launcher, node: str) -> None:
-    spec = InstanceSpec(node=node, gpus=(0, 1))
-    await launcher.start(spec)
-    await reached(lambda: containers(spec), WITHIN_S)
-    assert list(await launcher.running()) == [spec]
-    await launcher.stop(spec, 1)
-    assert list(await launcher.running()) == []
-    assert containers(spec) == []
-
-
-async def test_starts_and_stops_are_idempotent(launcher: Launcher, node: str) -> None:
-    spec = InstanceSpec(node=node, gpus=(1,))
-    await launcher.start(spec)
-    await reached(lambda: containers(spec), WITHIN_S)
-    before = containers(spec)
-    await launcher.start(spec)
-    assert containers(spec) == before
-    await launcher.stop(spec, 1)
-    await launcher.stop(spec, 1)
-    await launcher.start(spec)
-    await reached(lambda: containers(spec), WITHIN_S)
-    assert list(await launcher.running()) == [spec]
-
-
-async def test_a_worker_gets_its_place_in_its_environment(launcher: Launcher, node: str) -> None:
-    spec = InstanceSpec(node=node, gpus=(0, 1))
-    await launcher.start(spec)
-    await reached(lambda: containers(spec), WITHIN_S)
-    environ = docker("inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", *containers(spec)).split()
-    place = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
-    assert place | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
-
-
-async def test_a_worker_has_few_rights_and_a_memory_limit(launcher: Launcher, node: str) -> None:
-    spec = InstanceSpec(node=node, gpus=(0,))
-    await launcher.start(spec)
-    await reached(lambda: containers(spec), WITHIN_S)
-    rights = json.loads(docker("inspect", "--format", "{{json .HostConfig}}", *containers(spec)))
-    assert rights["CapDrop"] == ["ALL"]
-    assert rights["ReadonlyRootfs"]
-    assert rights["Memory"] == MEMORY_BYTES
-    if isinstance(launcher, DockerLauncher):  # a Swarm's node sets it for all containers
-        assert rights["SecurityOpt"] == ["no-new-privileges"]
-    docker("exec", *containers(spec), "/touch", "/tmp/file")  # noqa: S108  (in the container)
-    with pytest.raises(RuntimeError, match="Read-only file system"):
-        docker("exec", *containers(spec), "/touch", "/file")
-
-
-async def test_all_workers_have_one_common_name(launcher: Launcher, node: str) -> None:
-    specs = [InstanceSpec(node=node, gpus=(0,)), InstanceSpec(node=node, gpus=(1,))]
+async def started(launcher: Launcher, *specs: InstanceSpec) -> None:
     for spec in specs:
         await launcher.start(spec)
         await reached(partial(containers, spec), WITHIN_S)
+
+
+async def test_an_instance_has_its_place_and_few_rights_and_orders_may_be_repeated(
+    launcher: Launcher, node: str
+) -> None:
+    spec = InstanceSpec(node=node, gpus=(0, 1))
+    await started(launcher, spec)
+    before = containers(spec)
+    await launcher.start(spec)
+    assert containers(spec) == before
+    assert list(await launcher.running()) == [spec]
+
+    environ = docker("inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", *before).split()
+    place = {f"DILASERVE_INSTANCE={spec.name}", f"DILASERVE_NODE={node}", "DILASERVE_GPUS=0,1", "DILASERVE_TP=2"}
+    assert place | {f"DILASERVE_CELL={CELL}", "DILASERVE_MODEL=m"} <= set(environ)
+    rights = json.loads(docker("inspect", "--format", "{{json .HostConfig}}", *before))
+    assert (rights["CapDrop"], rights["ReadonlyRootfs"], rights["Memory"]) == (["ALL"], True, MEMORY_BYTES)
+    if isinstance(launcher, DockerLauncher):  # a Swarm's node sets it for all containers
+        assert rights["SecurityOpt"] == ["no-new-privileges"]
+    docker("exec", *before, "/touch", "/tmp/file")  # noqa: S108  (in the container)
+    with pytest.raises(RuntimeError, match="Read-only file system"):
+        docker("exec", *before, "/touch", "/file")
+
+    for _ in range(2):
+        await launcher.stop(spec, 1)
+        assert not [*await launcher.running(), *containers(spec)]
+    await started(launcher, spec)
+    assert list(await launcher.running()) == [spec]
+
+
+async def test_workers_have_one_common_name_and_a_killed_one_can_be_started_again(
+    launcher: Launcher, node: str
+) -> None:
+    specs = [InstanceSpec(node=node, gpus=(0,)), InstanceSpec(node=node, gpus=(1,))]
+    await started(launcher, *specs)
 
     async def both_answer() -> bool:
         try:
@@ -122,17 +108,11 @@ async def test_all_workers_have_one_common_name(launcher: Launcher, node: str) -
         return len({line.split()[0] for line in lines}) == 2
 
     await until(both_answer, WITHIN_S)
-
-
-async def test_an_instance_with_a_killed_container_can_be_started_again(launcher: Launcher, node: str) -> None:
-    spec = InstanceSpec(node=node, gpus=(0,))
-    await launcher.start(spec)
-    await reached(lambda: containers(spec), WITHIN_S)
-    killed = containers(spec)
+    killed = containers(specs[0])
     docker("kill", *killed)
-    await launcher.start(spec)
-    await reached(lambda: set(containers(spec)) - set(killed), WITHIN_S)
-    assert list(await launcher.running()) == [spec]
+    await launcher.start(specs[0])
+    await reached(lambda: set(containers(specs[0])) - set(killed), WITHIN_S)
+    assert set(await launcher.running()) == set(specs)
 
 
 async def test_only_configured_nodes_that_the_engine_knows_are_available(idle_image: str, node: str) -> None:
