@@ -12,7 +12,7 @@ from shared.bus.client import Bus
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, request_consumer
 from shared.errors import Superseded
 from shared.tasks import cancel, during
-from tests.support.nats import NatsServer
+from tests.support.nats import NatsServer, new_cell
 from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
@@ -102,32 +102,42 @@ async def test_a_scheduler_on_standby_is_live(bus: Bus, nats_server: NatsServer)
     await standby.close()
 
 
+LEASE_FAULTS = ("deleted", "purged", "written", "written for good", "emptied", "bucket deleted")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["deleted", "purged", "written", "written for good", "emptied", "bucket deleted"])
-async def test_a_lease_that_nobody_renews_is_taken_within_its_lifetime(bus: Bus, fault: str) -> None:
-    subjects = bus.subjects
-    first = await Lease.acquire(bus, "first")
-    await bus.js.add_consumer(subjects.stream("REQUESTS"), request_consumer(first.epoch))
-    bucket, stream = await bus.bucket(subjects.leases_bucket), f"KV_{subjects.leases_bucket}"
-    match fault:
-        case "deleted":
-            await bucket.delete(KEY)
-        case "purged":
-            await bucket.purge(KEY)
-        case "written":
-            await bucket.put(KEY, b"anything")
-        case "written for good":
-            config = (await bus.js.stream_info(stream)).config
-            await bus.js.update_stream(config.evolve(max_age=0))
-            await bucket.put(KEY, b"\xff")
-        case "emptied":
-            await bus.js.purge_stream(stream)
-        case "bucket deleted":
-            await bus.js.delete_stream(stream)
-            await bus.set_up()
-    async with asyncio.timeout(LEASE_TTL_S + 2):
-        second = await Lease.acquire(bus, "second")
-    assert second.epoch > first.epoch
+async def test_a_lease_that_nobody_renews_is_taken_within_its_lifetime(nats_server: NatsServer) -> None:
+    async with asyncio.TaskGroup() as cells:
+        for fault in LEASE_FAULTS:
+            cells.create_task(take_after(nats_server, fault))
+
+
+async def take_after(server: NatsServer, fault: str) -> None:
+    """Damage the lease of a leader that has ended, and take it."""
+    async with new_cell(server) as bus:
+        subjects = bus.subjects
+        first = await Lease.acquire(bus, "first")
+        await bus.js.add_consumer(subjects.stream("REQUESTS"), request_consumer(first.epoch))
+        bucket, stream = await bus.bucket(subjects.leases_bucket), f"KV_{subjects.leases_bucket}"
+        match fault:
+            case "deleted":
+                await bucket.delete(KEY)
+            case "purged":
+                await bucket.purge(KEY)
+            case "written":
+                await bucket.put(KEY, b"anything")
+            case "written for good":
+                config = (await bus.js.stream_info(stream)).config
+                await bus.js.update_stream(config.evolve(max_age=0))
+                await bucket.put(KEY, b"\xff")
+            case "emptied":
+                await bus.js.purge_stream(stream)
+            case "bucket deleted":
+                await bus.js.delete_stream(stream)
+                await bus.set_up()
+        async with asyncio.timeout(LEASE_TTL_S + 2):
+            second = await Lease.acquire(bus, "second")
+        assert second.epoch > first.epoch, fault
 
 
 async def test_a_standby_creates_a_deleted_bucket_of_leases_again(bus: Bus) -> None:
