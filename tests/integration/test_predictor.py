@@ -62,14 +62,23 @@ async def answers(bus: Bus) -> bool:
 async def test_replies_among_garbage_have_the_steps_left_per_request_and_threshold(
     bus: Bus, settings: Mapping[str, object], directory: Path, tmp_path: Path
 ) -> None:
+    """Also those to queries that were delivered before SIGTERM."""
     (predictor, card), log = load_predictor(directory), tmp_path / "log"
-    with service("predictor", settings, log):
+    with service("predictor", settings, log) as process:
         await until(lambda: answers(bus))
         impossible = PredictSteps(features=b"123", thresholds=b"", masks_left=b"", blocks_left=b"")
         for garbage in (b"", b"\x00garbage", b"{", b"[1,2]", b"\xc1" * 100, encode(impossible)):
             await bus.nc.publish(bus.subjects.predict, garbage, reply=bus.nc.new_inbox())
         await bus.nc.publish(bus.subjects.predict, encode(question(1)))  # without a reply subject
         replies = await asyncio.gather(*[ask(bus, question(seed)) for seed in range(50)])
+        inbox = bus.nc.new_inbox()
+        last = await bus.nc.subscribe(inbox)
+        for seed in range(100):
+            await bus.nc.publish(bus.subjects.predict, encode(question(seed)), reply=inbox)
+        await bus.nc.flush()
+        assert stop(process) == 0
+        for _ in range(100):
+            await last.next_msg(timeout=LIMIT_S)
     for seed, reply in enumerate(replies):
         states = random_trajectory(seed, (), 0.7).states()
         [expected] = predictor.steps_left([replace(states, thresholds=np.array(THRESHOLDS, dtype=np.float32))])
@@ -110,21 +119,6 @@ async def test_two_predictors_share_the_work_and_a_kill_loses_only_held_queries(
         for task in asking:
             task.cancel()
     assert lost <= len(asking), "at most one query of each client"
-
-
-async def test_on_sigterm_delivered_queries_are_answered(
-    bus: Bus, settings: Mapping[str, object], tmp_path: Path
-) -> None:
-    with service("predictor", settings, tmp_path / "log") as process:
-        await until(lambda: answers(bus))
-        inbox = bus.nc.new_inbox()
-        replies = await bus.nc.subscribe(inbox)
-        for seed in range(100):
-            await bus.nc.publish(bus.subjects.predict, encode(question(seed)), reply=inbox)
-        await bus.nc.flush()
-        assert stop(process) == 0
-        for _ in range(100):
-            await replies.next_msg(timeout=LIMIT_S)
 
 
 async def test_without_a_predictor_of_the_model_it_waits_until_it_is_stopped(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import msgspec
 import psutil
 import pytest
 
+from dilaserve.stack.ports import free_port
 from experiments.faults import memory_attacks
 from experiments.faults.memory_attacks import many_uploads, unfinished_bodies, unread_downloads
 from services.gateway.api import request_body
@@ -50,8 +50,7 @@ class Target:
 
 @asynccontextmanager
 async def gateway_process(settings: GatewaySettings, log: Path) -> AsyncIterator[Target]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     environ = {"nats_url": settings.nats_url, "cell": settings.cell, "model": settings.model, "port": port}
     with service("gateway", {**environ, "max_body_memory_bytes": BUDGET}, log) as process:
         target = Target(f"http://127.0.0.1:{port}", psutil.Process(process.pid))

@@ -1,7 +1,6 @@
 """A gateway that serves the models of two cells."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from dilaserve.stack.ports import free_port
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, OWN_CELL, running, text_of
@@ -144,9 +144,7 @@ async def test_a_gateway_is_ready_while_one_of_its_models_is_served(
 async def test_a_cell_whose_bus_is_unavailable_leaves_the_others_served(
     settings: GatewaySettings, text: TextModel, other_text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    entry = f"{OTHER}=model@nats://gateway:password@127.0.0.1:{port}/cell1"
+    entry = f"{OTHER}=model@nats://gateway:password@127.0.0.1:{free_port()}/cell1"
     async with running(msgspec.structs.replace(settings, more_models=(entry,)), text, other_text) as gateway:
         await gateway.until("ready")
         refused = await gateway.http.post(PATH, json={"model": OTHER, "messages": TURNS})
