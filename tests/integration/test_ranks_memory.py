@@ -77,10 +77,13 @@ def requests() -> list[Decode]:
 
 
 def decode_all(runner: Any) -> tuple[list[list[int]], int]:
-    """Decode three requests, one of them from a truncated distribution. Returns: the outputs and the final limit."""
+    """Decode three requests, with labels, a truncated distribution and changed logits. Returns: the outputs and the
+    final limit."""
     engine, decodes = Engine(runner, CacheMode.DUAL, EngineLimits(MAX_TOKENS, 64), "a-1"), requests()
     labels = {"choices": [pack_int32([5] * 32), pack_int32([40] * 32)], "end_ids": pack_int32([7])}
-    decode_together(engine, decodes, {0: labels, 1: {"top_k": 3}, 2: {"top_logprobs": 2}})
+    truncated = {"top_k": 5, "top_p": 0.8, "min_p": 0.05}
+    changed = {"top_logprobs": 2, "presence_penalty": 1.0, "repetition_penalty": 1.5, "logit_bias": {5: 2.0, 40: -3.0}}
+    decode_together(engine, decodes, {0: labels, 1: truncated, 2: changed})
     return [decode.output.tolist() for decode in decodes], engine.max_batch_tokens
 
 
