@@ -10,10 +10,12 @@ import jsonschema_rs
 import pytest
 
 from dilaserve.stack.up_options import DEMO_MODEL
+from tests.support.services import ROOT
 from tests.support.stack import START_S, Stack, new_data_dir, running_stack
 
 MODEL = DEMO_MODEL.parent / "demo-block"
 PROBLEMS = [json.loads(line) for line in (MODEL / "heldout.jsonl").read_text().splitlines()][:24]
+PROFILE = ROOT / "experiments/data/cpu-demo-block.csv"  # spares the measurement
 PAGE = 64  # tokens of a page of the prefix cache
 TURNS = 5
 
@@ -22,7 +24,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with new_data_dir() as data_dir, running_stack(MODEL, data_dir, "--instances", "1x1") as running:
+    with (
+        new_data_dir() as data_dir,
+        running_stack(MODEL, data_dir, "--instances", "1x1", "--profile", PROFILE) as running,
+    ):
         yield running
 
 

@@ -26,13 +26,16 @@ from shared.bus.users import BusUser
 from shared.messages.stats import SchedulerStats
 from tests.support.benchmark_files import write_benchmark_files
 from tests.support.judge_server import judge_server
+from tests.support.services import ROOT
 from tests.support.stack import Stack, dilaserve, new_data_dir, running_stack
 from tests.support.waiting import reached
 
 CLIENTS, PROMPTS = 4, 10
 LIMIT_S = 60.0
-# With one threshold and no cache, a request's text is independent of time, instance and other requests.
-OPTIONS = ("--instances", "2x1", "--gateways", "2", "--thresholds", "0.9", "--cache", "none")
+# With one threshold and no cache, a request's text is independent of time, instance and other requests. A given profile
+# spares the measurement.
+PROFILE = ROOT / "experiments/data/transition-profile.csv"
+OPTIONS = ("--instances", "2x1", "--gateways", "2", "--thresholds", "0.9", "--cache", "none", "--profile", PROFILE)
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +245,7 @@ def test_it_drains_leaves_no_process_and_a_copy_of_its_data_works(stack: Stack) 
     assert not psutil.wait_procs(children, timeout=LIMIT_S)[1]
     copy = stack.data_dir.with_name("a copy + é%41")
     subprocess.run(["cp", "--archive", stack.data_dir, copy], check=True)
-    with running_stack(DEMO_MODEL, copy, "--instances", "1x1", "--slo", "9") as second:
+    with running_stack(DEMO_MODEL, copy, "--instances", "1x1", "--profile", PROFILE, "--slo", "9") as second:
         assert json.loads(dilaserve("cell-config", "--json", "--data-dir", copy).stdout)["default_slo_s"] == 9
         assert httpx.get(f"{second.url}/v1/requests/{request_id}").status_code == 200
         keys = json.loads(dilaserve("keys", "list", "--json", "--data-dir", copy).stdout)["keys"]
