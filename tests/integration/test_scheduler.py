@@ -17,7 +17,6 @@ from services.scheduler.algorithms.refusal import MAX_RETRY_S
 from shared.arrays import unpack_float32
 from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
-from shared.messages.instances import Instance
 from shared.messages.requests import (
     ActiveRequest,
     Cancel,
@@ -29,11 +28,8 @@ from shared.messages.requests import (
 )
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
-from shared.model_card import read_model_card
-from shared.tasks import cancel
 from tests.support.nats import NatsServer, new_cell, started_server
 from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
-from tests.support.scripted_worker import ScriptedWorker
 from tests.support.services import service, stop
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import eventually, reached, until
@@ -165,37 +161,28 @@ async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repe
 async def test_a_scheduler_that_stalled_sends_nothing_if_another_leads(cluster: Cluster) -> None:
     """The results that arrived meanwhile would otherwise make it send the next jobs, and tokens to clients."""
     bus, sent = cluster.bus, asyncio.Queue[StepJobs]()
-    card = read_model_card(cluster.model, MODEL_NAME)
-    worker = ScriptedWorker("w-1", 4, mask_id=card.mask_token_id)
 
     async def receive(msg: Msg) -> None:
         if (jobs := decode(msg.data, StepJobs)).tickets:
             sent.put_nowait(jobs)
 
-    async def renew() -> None:
-        bucket = await bus.bucket(bus.subjects.instances_bucket)
-        while True:
-            await bucket.put("w-1", encode(Instance(instance_id="w-1", model=card, tp_degree=1)))
-            await asyncio.sleep(1.0)
-
-    renewing = asyncio.ensure_future(renew())
     await bus.nc.subscribe(bus.subjects.steps("w-1"), cb=receive)
-    with service("scheduler", cluster.settings, cluster.log) as first:
-        await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x", output_tokens=64))
-        async with asyncio.timeout(LIMIT_S):
-            first_jobs = await sent.get()
-            first.send_signal(signal.SIGSTOP)
-            for results in worker.run_each(first_jobs):
-                await bus.publish(bus.subjects.step_results("w-1"), results)
-            with service("scheduler", cluster.settings, cluster.log):
-                while (await sent.get()).epoch == first_jobs.epoch:  # sent ahead
-                    continue
-                first.send_signal(signal.SIGCONT)
-                assert await asyncio.to_thread(first.wait, LIMIT_S) == 1
-                await bus.nc.flush()
+    async with cluster.registered("w-1") as worker:
+        with service("scheduler", cluster.settings, cluster.log) as first:
+            await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x", output_tokens=64))
+            async with asyncio.timeout(LIMIT_S):
+                first_jobs = await sent.get()
+                first.send_signal(signal.SIGSTOP)
+                for results in worker.run_each(first_jobs):
+                    await bus.publish(bus.subjects.step_results("w-1"), results)
+                with service("scheduler", cluster.settings, cluster.log):
+                    while (await sent.get()).epoch == first_jobs.epoch:  # sent ahead
+                        continue
+                    first.send_signal(signal.SIGCONT)
+                    assert await asyncio.to_thread(first.wait, LIMIT_S) == 1
+                    await bus.nc.flush()
     epochs = {sent.get_nowait().epoch for _ in range(sent.qsize())}
     assert first_jobs.epoch not in epochs
-    await cancel([renewing])
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from shared.messages.instances import Instance
 from shared.messages.requests import Outcome, Request
 from shared.messages.steps import StepJobs
 from shared.model_card import read_model_card
-from shared.tasks import cancel
+from shared.tasks import during
 from tests.support.scripted_worker import ScriptedWorker
 
 LIMIT_S = 20.0
@@ -33,33 +33,34 @@ class Cluster:
         self.settings["policy"] = "fixed"  # its instances have no profile
 
     @asynccontextmanager
-    async def instance(self, name: str = "w-1", per_step: int = 4) -> AsyncIterator[ScriptedWorker]:
+    async def registered(self, name: str, per_step: int = 4) -> AsyncIterator[ScriptedWorker]:
+        """An instance's registration during the body, and a worker that the test lets answer."""
         card = read_model_card(self.model, MODEL_NAME)
-        worker = ScriptedWorker(name, per_step, mask_id=card.mask_token_id)
         bucket = await self.bus.bucket(self.bus.subjects.instances_bucket)
-        registration = Instance(instance_id=name, model=card, tp_degree=1)
-
-        async def answer(msg: Msg) -> None:
-            await msg.ack()
-            for results in worker.run_each(decode(msg.data, StepJobs)):
-                await self.bus.publish(self.bus.subjects.step_results(name), results)
+        registration = encode(Instance(instance_id=name, model=card, tp_degree=1))
 
         async def renew() -> None:
             while True:
-                await bucket.put(name, encode(registration))
+                await bucket.put(name, registration)
                 await asyncio.sleep(1.0)
 
-        tasks = [
-            asyncio.ensure_future(renew()),
-            asyncio.ensure_future(
-                self.bus.run_consumer(self.bus.subjects.stream("STEPS"), step_consumer(self.bus.subjects, name), answer)
-            ),
-        ]
-        try:
-            yield worker
-        finally:
-            await cancel(tasks)
-            await bucket.delete(name)
+        async with during(renew()):
+            yield ScriptedWorker(name, per_step, mask_id=card.mask_token_id)
+        await bucket.delete(name)
+
+    @asynccontextmanager
+    async def instance(self, name: str = "w-1", per_step: int = 4) -> AsyncIterator[ScriptedWorker]:
+        """One that answers at once."""
+        steps = self.bus.subjects.stream("STEPS"), step_consumer(self.bus.subjects, name)
+        async with self.registered(name, per_step) as worker:
+
+            async def answer(msg: Msg) -> None:
+                await msg.ack()
+                for results in worker.run_each(decode(msg.data, StepJobs)):
+                    await self.bus.publish(self.bus.subjects.step_results(name), results)
+
+            async with during(self.bus.run_consumer(*steps, answer)):
+                yield worker
 
     async def outcome(self, request: Request) -> Outcome:
         """Publish a request and wait for its outcome."""
