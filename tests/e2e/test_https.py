@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 
 @pytest.mark.slow
-async def test_a_stack_serves_over_https_and_a_second_interrupt_leaves_only_external_servers(
+async def test_an_https_stack_serves_until_a_second_interrupt_which_spares_other_servers(
     tiny_checkpoint_dir: Path, tmp_path: Path, nats_server: NatsServer, postgres_server: PostgresServer
 ) -> None:
     made = make_certificate(tmp_path / "tls")
