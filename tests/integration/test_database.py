@@ -218,28 +218,24 @@ async def test_a_request_has_a_row_from_its_arrival_on(bus: Bus, database: Async
     assert await count_arrivals(database, ARRIVED.arrival_s + 1, ARRIVED.arrival_s + 2) == 0
 
 
-async def test_a_request_cancelled_before_its_first_step_keeps_its_arrival_data(
+async def test_a_plan_and_a_request_cancelled_before_its_first_step_have_one_row(
     bus: Bus, database: AsyncEngine
 ) -> None:
+    """The plan with its last state, the request with the data of its arrival."""
     await bus.store(bus.subjects.arrivals, ARRIVED)
-    async with monitoring(bus, database):
-        await all_settled(bus)
-        await store(bus, msgspec.structs.replace(SERVED, status=OutcomeStatus.CANCELLED, stats=None))
-        await all_settled(bus)
-    samples, _ = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s + 1)
-    assert [request.slo_s for request in samples] == [5.0]
-
-
-async def test_a_plan_is_one_row_with_its_last_state(bus: Bus, database: AsyncEngine) -> None:
     async with monitoring(bus, database):
         for state in (PlanState.RUNNING, PlanState.DONE):
             record = msgspec.structs.replace(PLANNED, state=state)
             await bus.store(bus.subjects.plans(record.plan_id), record)
             await all_settled(bus)
+        await store(bus, msgspec.structs.replace(SERVED, status=OutcomeStatus.CANCELLED, stats=None))
+        await all_settled(bus)
     async with database.connect() as connection:
         [plan] = (await connection.execute(select(PlanRow))).all()
     assert (plan.state, plan.target) == ("done", [{"node": "a", "gpus": [0]}, {"node": "a", "gpus": [1]}])
     assert plan.inputs["tokens_per_step"] == {"0.9": 2.5}
+    samples, _ = await read_window(database, ARRIVED.arrival_s - 1, ARRIVED.arrival_s + 1)
+    assert [request.slo_s for request in samples] == [5.0]
 
 
 async def test_each_message_is_one_row_despite_a_postgres_restart(

@@ -32,7 +32,7 @@ async def test_after_a_reconnect_the_entry_reports_another_connection(bus: Bus) 
     assert reported == [1, 2]
 
 
-async def test_the_unverified_time_of_a_quarantined_instance_grows(bus: Bus) -> None:
+async def test_a_quarantined_instance_stays_so_and_its_unverified_time_grows(bus: Bus) -> None:
     registration = Registration(bus, instance("a-1"))
     bucket = await bus.bucket(bus.subjects.instances_bucket)
     await registration.quarantine("garbage", 100.0)
@@ -41,6 +41,8 @@ async def test_the_unverified_time_of_a_quarantined_instance_grows(bus: Bus) -> 
     later = decode((await bucket.get("a-1")).value or b"", Instance)
     assert first.state is later.state is InstanceState.QUARANTINED
     assert 100.0 <= first.unverified_s < later.unverified_s
+    await registration.drain()
+    assert registration.instance.state is InstanceState.QUARANTINED
 
 
 async def test_a_worker_that_starts_before_its_cell_is_set_up_registers_without_a_warning(
@@ -75,14 +77,6 @@ async def test_an_instance_whose_entry_is_not_renewed_is_not_live(bus: Bus, monk
     assert not bus.is_live()
     await bus.close()
     assert bus.is_live()  # a restart of the worker would not help
-
-
-async def test_a_quarantined_instance_stays_so_when_it_is_drained(bus: Bus) -> None:
-    registration = Registration(bus, instance("a-1"))
-    await registration.quarantine("wrong values", 1.0)
-    await registration.drain()
-    assert registration.instance.state is InstanceState.QUARANTINED
-    await bus.close()
 
 
 async def test_the_liveness_file_is_not_touched_while_a_service_is_not_live(
