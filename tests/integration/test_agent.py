@@ -30,25 +30,18 @@ async def launcher(bus: Bus) -> AsyncIterator[Launcher]:
     await supervisor.stop(["worker"], WAIT_S)
 
 
-async def test_a_large_instance_is_replaced_by_two_small_ones(launcher: Launcher) -> None:
+async def test_two_small_instances_replace_a_large_one_and_orders_may_be_repeated(launcher: Launcher) -> None:
     assert list(await launcher.nodes()) == ["local"]
+    await launcher.start(LARGE)
     assert list(await launcher.running()) == [LARGE]
-    await launcher.stop(LARGE, WAIT_S)
+    with pytest.raises(BadInput, match="worker-local-0_1 runs on its slots"):
+        await launcher.start(LEFT)
+    for _ in range(2):
+        await launcher.stop(LARGE, WAIT_S)
+        assert list(await launcher.running()) == []
     await launcher.start(LEFT)
     await launcher.start(RIGHT)
     assert set(await launcher.running()) == {LEFT, RIGHT}
-
-
-async def test_repeated_orders_are_safe(launcher: Launcher) -> None:
-    await launcher.start(LARGE)
-    await launcher.stop(LARGE, WAIT_S)
-    await launcher.stop(LARGE, WAIT_S)
-    assert list(await launcher.running()) == []
-
-
-async def test_an_instance_on_occupied_slots_is_rejected(launcher: Launcher) -> None:
-    with pytest.raises(BadInput, match="worker-local-0_1 runs on its slots"):
-        await launcher.start(LEFT)
 
 
 async def test_a_node_without_a_supervisor_is_unavailable(launcher: Launcher, bus: Bus) -> None:
