@@ -64,21 +64,13 @@ class AnyOrder(RuleBasedStateMachine):
         blocks=st.integers(1, 4),
         end_at=POSITIONS,
         stop_at=POSITIONS,
-        pinned=st.just(frozenset()) | st.frozensets(st.integers(0, 4 * BLOCK - 1)),
+        pinned_positions=st.just(frozenset()) | st.frozensets(st.integers(0, 4 * BLOCK - 1)),
         has_edits=st.booleans(),
     )
-    def submit(
-        self,
-        blocks: int,
-        end_at: int | None = None,
-        stop_at: int | None = None,
-        pinned: frozenset[int] = frozenset(),
-        *,
-        has_edits: bool = False,
-    ) -> None:
+    def submit(self, blocks: int, **own: Any) -> None:
         """Of a block-causal model only, texts without pinned tokens may have edits."""
         self.num_requests += 1
-        self.cell.submit(Text(self.num_requests, blocks, end_at, stop_at, pinned_positions=pinned, has_edits=has_edits))
+        self.cell.submit(Text(self.num_requests, blocks, **own))
 
     @rule(which=WHICH)
     def deliver_jobs(self, which: int) -> None:

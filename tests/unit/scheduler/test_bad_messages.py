@@ -137,23 +137,13 @@ def test_only_the_first_step_counts_the_cached_tokens_of_the_prompt() -> None:
     assert checkpoint.cached_tokens == 32
 
 
-bytes_of_any_length = st.binary(max_size=48)
-
-
 @settings(max_examples=25)
 @given(
     results=st.builds(
         StepResults,
         instance_id=st.sampled_from(["a-1", "unknown"]),
         epoch=st.sampled_from([EPOCH, 0]),
-        tickets=bytes_of_any_length,
-        steps=bytes_of_any_length,
-        counts=bytes_of_any_length,
-        positions=bytes_of_any_length,
-        tokens=bytes_of_any_length,
-        confidences=bytes_of_any_length,
-        confidence_stats=bytes_of_any_length,
-        missing=bytes_of_any_length,
+        **dict.fromkeys((*COLUMNS, "positions"), st.binary(max_size=48)),
         failures=st.lists(st.builds(StepFailure, ticket=st.integers(0, 2**63 - 1), message=st.text()), max_size=2),
         latency_s=st.floats(),
     ),

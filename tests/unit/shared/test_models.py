@@ -26,7 +26,7 @@ LLAMA = {
     "vocab_size": 32_000,
     "eos_token_id": 2,
 }
-REAL = json.loads((Path(__file__).parents[2] / "golden" / "real_configs.json").read_text())
+REAL = json.loads((COPY / "real_configs.json").read_text())
 LLADA, DREAM, SDAR = (REAL[name]["config"] for name in ("llada-8b-instruct", "dream-7b", "sdar-4b"))
 LLADA2 = REAL["llada2.0-mini"]["config"]
 # Published keys of relatives, beside those of the checkpoint whose architecture they name; None: the key is absent.
@@ -157,13 +157,12 @@ def test_the_default_model_name_is_the_last_part_of_the_path_or_hub_id(model: st
     assert default_model_name(model) == "LLaDA-8B-Instruct"
 
 
-PUBLISHED = json.loads((COPY / "real_configs.json").read_text())
-BLOCK_CAUSAL = [name for name, entry in PUBLISHED.items() if name.startswith(("sdar", "llada2")) and entry["config"]]
+BLOCK_CAUSAL = [name for name, entry in REAL.items() if name.startswith(("sdar", "llada2")) and entry["config"]]
 
 
 @pytest.mark.parametrize("name", BLOCK_CAUSAL)
 def test_the_card_of_a_published_model_is_what_the_worker_reads(name: str, tmp_path: Path) -> None:
-    raw = PUBLISHED[name]["config"]
+    raw = REAL[name]["config"]
     (tmp_path / "config.json").write_text(json.dumps(raw))
     card, config = read_model_card(tmp_path, "m"), parse_config(raw)
     assert card.block_length == config.block_length > 0

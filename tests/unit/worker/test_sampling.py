@@ -1,5 +1,7 @@
 """Sampling tokens and confidences from logits, also truncated by top_p, top_k and min_p, and the draws of canvases."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -202,19 +204,12 @@ def read(logits: Tensor, ranks: int, temperature: float = 0.7, canvas: int = 64)
     embedding = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(1))
     counts = torch.arange(rows)
     noise = Noise(torch.full((rows,), temperature, dtype=torch.float64), counts * 0 + 5, counts * 0 + 2, counts)
-    parts, embeddings = zip(
-        *(
-            read_canvas(
-                logits[:, first : first + size // ranks],
-                noise,
-                Vocabulary(first, size),
-                lambda terms, first=first: terms @ embedding[first : first + size // ranks],  # type: ignore[misc]
-                canvas,
-            )
-            for first in range(0, size, size // ranks)
-        ),
-        strict=True,
-    )
+    found = []
+    for first in range(0, size, size // ranks):
+        own = slice(first, first + size // ranks)
+        weighted = partial(torch.matmul, other=embedding[own])
+        found.append(read_canvas(logits[:, own], noise, Vocabulary(first, size), weighted, canvas))
+    parts, embeddings = zip(*found, strict=True)
     chosen, _, mean = combine_parts(torch.stack(parts), torch.stack(embeddings))
     return chosen, mean
 
