@@ -74,8 +74,8 @@ def test_a_sudden_rise_triggers_a_decision_before_the_next_interval() -> None:
 
 def test_a_rise_during_a_transition_replaces_its_plan() -> None:
     """At 30 s the light load gets one TP-2, whose first stop ends at 32 s; the load rises at 31 s."""
-    between_s = np.repeat([5.0, 0.1], [6, 500])
-    trace = make_trace(np.cumsum(between_s), np.full(506, 100), np.full(506, 128))
+    between_s = np.repeat([5.0, 0.1], [6, 300])
+    trace = make_trace(np.cumsum(between_s), np.full(306, 100), np.full(306, 128))
     records = run(trace, (1, 1), settings=replace(SETTINGS, load_s=20.0))
     assert records.completed.all()
     taken = [decision for decision in records.decisions if decision.take]
