@@ -15,6 +15,7 @@ from shared.messages.instances import ModelCard
 from shared.metrics_server import serve_metrics
 from shared.predictor_card import PredictorCard
 from shared.settings import Positive, ServiceSettings, read_settings
+from tests.builders import model_card
 
 
 class Example(ServiceSettings, frozen=True, kw_only=True):
@@ -66,8 +67,7 @@ def test_every_url_that_nats_accepts_is_accepted(url: str) -> None:
     assert read_settings(Example, {"DILASERVE_NATS_URL": url}).nats_url == url
 
 
-MODEL = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100)
-BLOCK_CAUSAL = ModelCard(name="m", max_length=512, mask_token_id=0, eos_token_id=1, vocab_size=100, block_length=4)
+MODEL, BLOCK_CAUSAL = model_card(), model_card(block_length=4)
 CARD = PredictorCard(version="v1", features=[], thresholds=[0.9], tokens_per_step=[2.0])
 CONFIG = CellConfig(model="m", policy="dilaserve", cache="dual", predictor="v1")
 

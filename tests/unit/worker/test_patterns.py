@@ -192,11 +192,3 @@ def test_counts_matter_only_near_their_bound(seed: int, length: int) -> None:
     text = b"".join(TEXTS[token] for token in output.tolist() if token != END).decode()
     assert re.fullmatch("([abé]{0,20}c)*", text)
     assert False in used
-
-
-def test_sets_that_are_forgotten_change_no_answer() -> None:
-    sets = StateSets(tokenize(compile_pattern("(ab)*c"), TABLE))
-    output = np.array([MASK, 4, MASK], np.int32)
-    before = PatternConstraint(sets, 3, MASK).allowed(output, 0, 3)
-    sets.forget()
-    assert (PatternConstraint(sets, 3, MASK).allowed(output, 0, 3) == before).all()
