@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from services.reconfigurator.monitoring.request_history import threshold_uses
+from services.reconfigurator.monitoring.recent_workload import threshold_uses
 from services.reconfigurator.planning.workload_stats import tokens_per_step
 from shared.database.schema import RequestRow
 from shared.errors import BadInput

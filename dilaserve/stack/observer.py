@@ -42,13 +42,12 @@ class ClusterObserver:
     _published: Subscription  # the scheduler's statistics
 
     async def report(self) -> ClusterReport:
-        """The cluster's state, with the scheduler's newest statistics."""
+        """The cluster's state, with the scheduler's next statistics."""
+        while self._published.pending_msgs:  # since the last report: the scheduler may have ended meanwhile
+            await self._published.next_msg()
         stats = None
         with suppress(TimeoutError):
-            msg = await self._published.next_msg(ANSWER_TIMEOUT_S)
-            while self._published.pending_msgs:  # since the last report
-                msg = await self._published.next_msg()
-            stats = try_decode(msg, SchedulerStats)
+            stats = try_decode(await self._published.next_msg(ANSWER_TIMEOUT_S), SchedulerStats)
         reason, instances = await not_ready_reason(self._url, self._certificate), await self._instances()
         return ClusterReport(url=self._url, ready=reason is None, reason=reason, instances=instances, scheduler=stats)
 

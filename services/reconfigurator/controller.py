@@ -18,7 +18,7 @@ from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.transition import can_resume
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces
-from services.reconfigurator.monitoring.request_history import RecentWorkload
+from services.reconfigurator.monitoring.recent_workload import RecentWorkload
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.schedule import LossWatch, PlanSchedule, PlanTrigger
 from shared.bus.client import Bus

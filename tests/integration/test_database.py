@@ -20,7 +20,7 @@ from services.reconfigurator.__main__ import prepare
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring import request_expiry, workload_monitor
 from services.reconfigurator.monitoring.database_rows import arrival_row, outcome_row
-from services.reconfigurator.monitoring.request_history import count_arrivals, read_window
+from services.reconfigurator.monitoring.recent_workload import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, check_written, monitor, write_rows
 from services.reconfigurator.planning.workload_stats import RequestSample
 from services.reconfigurator.settings import ReconfiguratorSettings

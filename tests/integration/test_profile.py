@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
 from dilaserve.stack import probes
-from services.reconfigurator.monitoring.request_history import fill_missing_profiles
+from services.reconfigurator.monitoring.recent_workload import fill_missing_profiles
 from shared.database.profile_store import load_profile, save_profile
 from shared.database.schema import ProfileRow, open_database
 from shared.messages.steps import StepKind

@@ -5,7 +5,7 @@ from math import nan
 import structlog
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring.request_history import RecentWorkload
+from services.reconfigurator.monitoring.recent_workload import RecentWorkload
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.schedule import PlanTrigger
 from services.reconfigurator.settings import ReconfiguratorSettings

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from services.reconfigurator.controller import ReconfigurationController
 from services.reconfigurator.execution.executor import Executor, instances_at
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring.request_history import RecentWorkload
+from services.reconfigurator.monitoring.recent_workload import RecentWorkload
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner
 from services.reconfigurator.planning.workload_stats import PlanningSettings

@@ -51,5 +51,6 @@ def parse_config(raw: RawConfig) -> ModelConfig:
     given = {**config.get("generation", {}), **config}
     for key, value in family.required.items():
         if given.get(key, value) != value:
-            raise ValueError(f"{key} is {given[key]!r}, only {value!r} is implemented")
+            accepted = "models without it are" if value is None else f"{value!r} is"
+            raise ValueError(f"{key} is {given[key]!r}, only {accepted} implemented")
     return family.parse(config)

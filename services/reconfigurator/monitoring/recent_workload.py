@@ -1,4 +1,4 @@
-"""Reads what decisions are based on: the requests of a window of time, from Postgres, and the costs of steps."""
+"""Reads the facts on which decisions are based: the requests of a recent window, from Postgres, and latencies."""
 
 from collections import defaultdict
 from collections.abc import Iterable
