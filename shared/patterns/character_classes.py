@@ -1,6 +1,6 @@
 """Characters of regular expressions: of classes such as \\d, and of escapes.
 
-Languages differ about classes beyond ASCII. COMMON has what they agree on; `of_rust` has all characters of Rust's.
+Languages differ about classes beyond ASCII. COMMON has what they agree on; `rust_classes` has all characters of Rust's.
 """
 
 import re
@@ -19,7 +19,7 @@ WIDE_SPACES = (
     *((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
 )
 LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
-# In \\w of Rust by another property than their category
+# In \w of Rust by another property than their category
 JOINERS, CIRCLED = ((0x200C, 0x200D),), ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
@@ -36,7 +36,7 @@ COMMON = {
 
 
 @lru_cache(1)
-def of_rust() -> Mapping[str, Codes]:
+def rust_classes() -> Mapping[str, Codes]:
     """By letter, by Python's Unicode."""
     kinds = "".join(map(unicodedata.category, map(chr, range(0x110000))))  # two letters each, the first is a capital
 

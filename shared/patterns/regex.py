@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import merged, product
-from shared.patterns.character_classes import COMMON, LINE_ENDS, WIDE, Codes, of_rust
+from shared.patterns.character_classes import COMMON, LINE_ENDS, WIDE, Codes, rust_classes
 from shared.patterns.characters import ALL, Range, without
 from shared.patterns.compile_budget import TooLarge, current_budget
 from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE
@@ -221,7 +221,7 @@ class _Reader:
 
     def _class_of(self, letter: str, *, inverted: bool = False) -> Codes:
         """`inverted`: all characters that are in it in any language."""
-        return COMMON[letter][inverted] if self._in_common else of_rust()[letter]
+        return COMMON[letter][inverted] if self._in_common else rust_classes()[letter]
 
     def _code(self, *, may_be_half: bool = False) -> int:
         """The character of an escape; `may_be_half`: it may also be half of a surrogate pair, which no text has."""

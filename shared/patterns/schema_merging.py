@@ -80,11 +80,15 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
     """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
-    current_budget().spend(steps=len(parts) ** 2 // 2)  # pairs are compared twice
+    current_budget().spend(steps=len(parts) ** 2 // 2)  # pairs are compared, at most twice
     traits = [_traits(part, field, find) for part in parts]
     needed = [set[str]() for _ in parts]
+    similar = list[tuple[int, int]]()  # pairs whose values do not all differ by themselves
     for (at, one), (beside, other) in combinations(enumerate(traits), 2):
-        if None in _differences(one, other):  # properties that differ but may be left out become required
+        differences = _differences(one, other)
+        if not differences <= {True}:
+            similar.append((at, beside))
+        if None in differences:  # properties that differ but may be left out become required
             tags = set[str].intersection(*(_tags(a, b) for a in one for b in other))
             needed[at] |= tags
             needed[beside] |= tags
@@ -93,12 +97,10 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
         for ways, names in zip(traits, needed, strict=True)
     ]
     absent: dict[int, set[str]] = {}
-    for (at, one), (beside, other) in combinations(enumerate(traits), 2):
-        differences = _differences(one, other)
-        if differences <= {True}:
-            continue
+    for at, beside in similar:
+        one, other = traits[at], traits[beside]
         own, others_own = absent.setdefault(at, set()), absent.setdefault(beside, set())
-        if None not in differences:
+        if None not in _differences(one, other):
             continue
         ones, others = (frozenset.intersection(*(each.required for each in ways)) for ways in (one, other))
         if ones <= others or others <= ones:
