@@ -73,8 +73,8 @@ def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
 
 
 def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
-    """For each part of oneOf, a schema that keeps its values from those of the others: of objects that lack some
-    properties and have others. True: each of its values differs by itself.
+    """For each part of oneOf, a schema that excludes the values that other parts accept, too: it accepts objects only,
+    requires some properties and forbids others. True: the part needs no such schema.
 
     Raises: BadInput if a value could match two of the parts all the same.
     """
@@ -277,12 +277,12 @@ def _joined_traits(one: _Traits, other: _Traits) -> _Traits:
 
 
 def _differences(one: Sequence[_Traits], other: Sequence[_Traits]) -> set[bool | None]:
-    """Those of each alternative of one part from each of the other, as `_differ` has them."""
+    """The results of `_differ` for all pairs of an alternative of one part and one of the other part."""
     return {_differ(a, b) for a in one for b in other}
 
 
 def _tags(one: _Traits, other: _Traits) -> set[str]:
-    """The properties that both may have, with values that differ."""
+    """The properties whose possible values in one and in the other have none in common."""
     shared = [name for name in one.values.keys() & other.values.keys() if name is not WHOLE]
     values = {name: (one.values[name], other.values[name]) for name in shared}
     return {name for name, (own, others) in values.items() if own and others and own.isdisjoint(others)}
