@@ -1,6 +1,6 @@
 """Characters of regular expressions: of classes such as \\d, and of escapes.
 
-Languages differ about classes beyond ASCII. COMMON has what they agree on; `rust_classes` has all characters of Rust's.
+Languages differ about classes beyond ASCII. COMMON bounds what they accept; `rust_classes` has those of Rust.
 """
 
 import re
@@ -23,7 +23,7 @@ LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
 JOINERS, CIRCLED = ((0x200C, 0x200D),), ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
-# By letter, the characters that are in it in all languages, and those that are in it in any
+# By letter, the characters that are in it in ECMAScript, Python and Rust, and those that may be in it in one of them
 _LOWER: Mapping[str, tuple[Codes, Codes]] = {
     "d": (DIGITS, (*DIGITS, WIDE)),
     "w": (LETTERS, (*LETTERS, WIDE)),
@@ -37,7 +37,7 @@ COMMON = {
 
 @lru_cache(1)
 def rust_classes() -> Mapping[str, Codes]:
-    """By letter, by Python's Unicode."""
+    """Rust's classes by letter, from Python's tables of Unicode, whose version may differ."""
     kinds = "".join(map(unicodedata.category, map(chr, range(0x110000))))  # two letters each, the first is a capital
 
     def of(pattern: str) -> Codes:
@@ -49,7 +49,7 @@ def rust_classes() -> Mapping[str, Codes]:
 
 
 def with_whole_characters(pattern: str) -> str:
-    """The pattern with one escape in place of the two of a surrogate pair, as ECMAScript has them."""
+    """The pattern with one escape, such as \\x{1F600}, in place of ECMAScript's two of a surrogate pair."""
 
     def whole(pair: re.Match[str]) -> str:
         return f"{pair[1]}\\x{{{0x10000 + ((int(pair[2], 16) - 0xD800) << 10) + int(pair[3], 16) - 0xDC00:X}}}"

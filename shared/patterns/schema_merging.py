@@ -65,7 +65,7 @@ def without_properties(names: Iterable[str]) -> Any:
 
 
 def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
-    """Pad `prefixItems` to `prefix` entries with copies of `items`, if the schema has one of the two."""
+    """Pad `prefixItems` to `prefix` entries with copies of `items`, or of true, if the schema has one of the two."""
     own = schema.get("prefixItems", [])
     if len(own) == prefix or ("items" not in schema and not own):
         return schema
@@ -76,7 +76,7 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
     """For each part of oneOf, a schema that excludes the values that other parts accept, too: it accepts objects only,
     requires some properties and forbids others. True: the part needs no such schema.
 
-    Raises: BadInput if a value could match two of the parts all the same.
+    Raises: BadInput if there are more than MAX_WAYS parts, or a value may match two of them all the same.
     """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
@@ -105,8 +105,8 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
         ones, others = (frozenset.intersection(*(each.required for each in ways)) for ways in (one, other))
         if ones <= others or others <= ones:
             raise BadInput(
-                "oneOf is supported if its parts differ in type, in required properties, or in one with const or enum; "
-                "use anyOf",
+                "oneOf is supported if its parts differ in type or in a property with const or enum, or if each "
+                "requires a property that the other does not; use anyOf",
                 field,
             )
         own.add(min(others - ones))
@@ -210,8 +210,8 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class _Traits(NamedTuple):
-    """Common traits of the values of a schema: their possible types, the properties that all have, and the possible
-    values of properties; of the value itself under the name WHOLE, as a property may be named ""."""
+    """Common traits of the values of a schema: their possible types, the properties that all objects among them have,
+    and the possible values of properties. Those of the value itself have the name WHOLE: "" may name a property."""
 
     types: frozenset[str]
     required: frozenset[str]
@@ -221,8 +221,8 @@ class _Traits(NamedTuple):
 def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     """The traits of each alternative of a part; none: no value is valid.
 
-    Ignored are keywords at MAX_TRAITS_DEPTH, those with more than MAX_TRAITS alternatives, and those with which the
-    combinations would be more: traits then hold for more values than the part accepts.
+    Ignored are allOf, anyOf, oneOf, $ref and not at MAX_TRAITS_DEPTH, and each of them with more than MAX_TRAITS
+    alternatives, alone or combined with those before: traits then hold for more values than the part accepts.
     """
     if not isinstance(part, Mapping):
         return [] if part is False else [_Traits(frozenset(TYPES), frozenset(), {})]
@@ -242,7 +242,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
 
 
 def _required_by_not(negated: Any) -> Any:
-    """A schema of all values that `negated`, about a single property, does not accept; true: none is known."""
+    """A schema that accepts at least the values that `negated`, about a single property, refuses; true: any value."""
     match negated:
         case {"properties": {**properties}, **rest} if len(properties) == 1 and not rest:
             return {"type": "object", "required": list(properties)}
@@ -263,7 +263,7 @@ def _own_traits(schema: Schema) -> _Traits:
 
 
 def _may_have_values(traits: _Traits) -> bool:
-    """False if these traits leave no value. Where all types are allowed, only objects are written for `required`."""
+    """False if these traits leave no value. With all types and `required`, the conversion allows objects only."""
     no_object = any(traits.values.get(name) == frozenset() for name in traits.required)
     kinds = traits.types - ({"object"} if no_object else set())
     return (
@@ -289,7 +289,7 @@ def _tags(one: _Traits, other: _Traits) -> set[str]:
 
 
 def _differ(one: _Traits, other: _Traits) -> bool | None:
-    """Whether all values of the two differ; False: only those that are objects do; None: no difference is known."""
+    """True: the two have no value in common; False: no object in common; None: no difference is known."""
     common, compared = one.types & other.types, one.required & other.required | {WHOLE}
     shared = one.values.keys() & other.values.keys() & compared
     different = {name for name in shared if one.values[name].isdisjoint(other.values[name])}
