@@ -30,7 +30,8 @@ SYNTAX = "the syntax of Rust's regex, without look-around, back-references and w
 
 
 def compile_pattern(pattern: str) -> PatternAutomaton:
-    """Takes 0.05 s for a new pattern, seconds for a large one; in event loops, call it in a thread.
+    """Compile a pattern, or take it from the cache. May take seconds; in event loops, call it in a thread. If classes
+    such as \\w make it too large with all letters, they have the characters on which languages agree: those of ASCII.
 
     Raises: BadInput if the pattern is not valid, no text matches it, or it has more than MAX_STATES states or takes
     too much time or memory; RetryLater if the machine is too busy.
@@ -46,7 +47,7 @@ def _compiled(pattern: str) -> PatternAutomaton | str:
     """Returns: the automaton, or the error."""
     try:
         found = _of_regex(pattern)
-    except TooLarge:  # so that it may compile with another budget
+    except TooLarge:  # not returned, so not cached: a larger budget may be enough
         raise
     except BadInput as error:
         return error.message
@@ -56,7 +57,7 @@ def _compiled(pattern: str) -> PatternAutomaton | str:
 
 
 def _of_regex(pattern: str) -> PatternAutomaton:
-    """Raises: BadInput."""
+    """Raises: BadInput; RetryLater if the machine is too busy."""
     if pattern.startswith(WRITTEN):
         return read_automaton(pattern)
     pattern = with_whole_characters(pattern)

@@ -19,8 +19,9 @@ WIDE_SPACES = (
     *((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
 )
 LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
-# In \w of Rust by another property than their category
+# Rust's \w has these, too, though not by their category
 JOINERS, CIRCLED = ((0x200C, 0x200D),), ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
+# The two escapes of a surrogate pair, after an even number of backslashes
 PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 # By letter, the characters that are in it in ECMAScript, Python and Rust, and those that may be in it in one of them

@@ -1,7 +1,7 @@
 """Reads regular expressions, of JSON Schema and of Rust, into parts.
 
-It knows the syntax that both have. Classes such as \\w are those of Rust; in strings of JSON they have the characters
-on which all languages agree. `UnknownSyntaxError` is raised for the rest, which is left to outlines-core.
+It knows the syntax that both have, and in strings of JSON look-ahead. Classes such as \\w are those of Rust, or have
+the characters on which languages agree. `UnknownSyntaxError` is raised for the rest, which is left to outlines-core.
 """
 
 import re
@@ -37,7 +37,7 @@ TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 100
 MAX_TIMES_LENGTH = 20
-Flags = frozenset[str]  # i: letters of both cases; m: ^ and $ are those of lines; s: a dot is also the end of a line
+Flags = frozenset[str]  # i: letters of both cases; m: ^ and $ are those of lines; s: a dot also matches line ends
 MAX_FOLDED = 5_000  # characters of a class without regard to case
 MAX_PLAIN = 500  # states of a class, above which they are merged first, such as those of \w
 
@@ -47,10 +47,11 @@ class UnknownSyntaxError(Exception):
 
 
 def read_regex(pattern: str, within: Codes = ALL, *, escaped: bool = False, in_common: bool = False) -> FormPart:
-    """The texts of a pattern whose characters are `within`; `escaped`: as JSON writes them in a string. Classes such as
-    \\w are then those that languages have in common, as if `in_common`, else those of Rust; and look-ahead is read.
+    """Reads a pattern into a part. `within`: the characters that it may match. `escaped`: the texts are as JSON writes
+    them in a string; look-ahead is read, and classes are `in_common`: with the characters on which languages agree.
 
-    Raises: UnknownSyntaxError; BadInput for other look-around, back-references and word boundaries; BudgetExceeded.
+    Raises: UnknownSyntaxError; TooLarge; BadInput for other look-around, back-references and word boundaries, and if it
+    is nested too deep.
     """
     current_budget().spend(steps=len(pattern) // 2)
     characters = partial(_characters, within=within, escaped=escaped)
@@ -189,7 +190,7 @@ class _Reader:
         is_leading = is_look and self._at == self._leading_end
         group = GROUP.match(self._text, self._at)
         if group is None and sign.startswith("(?") and not is_look:
-            raise UnknownSyntaxError("flags")
+            raise UnknownSyntaxError("a syntax error in a pattern with flags")
         self._at = self._at + 3 if is_look else group.end() if group is not None else self._at + 1
         self._has_read_look |= is_look
         self._is_in_leading_look = is_leading if is_look else was_in_leading_look
@@ -220,7 +221,7 @@ class _Reader:
         return self._characters(_folded([(code, code)], flags))
 
     def _class_of(self, letter: str, *, inverted: bool = False) -> Codes:
-        """`inverted`: all characters that are in it in any language."""
+        """`inverted`: for a negated set, so with the characters of any language, as the rest must be common to all."""
         return COMMON[letter][inverted] if self._in_common else rust_classes()[letter]
 
     def _code(self, *, may_be_half: bool = False) -> int:
@@ -270,7 +271,7 @@ class _Reader:
         sign, after = self._text[self._at], self._text[self._at + 1 : self._at + 2]
         self._at += 1
         if self._of_rust and (sign == "[" or (sign == after and sign in "&-~")):  # sets in sets
-            raise UnknownSyntaxError("a set of sets")
+            raise UnknownSyntaxError("a syntax error in a pattern with sets in sets")
         if sign != "\\":
             return ord(sign)
         if after in COMMON:
@@ -292,7 +293,7 @@ def _folded(codes: list[Range], flags: Flags) -> tuple[Range, ...]:
     if "i" not in flags:
         return tuple(codes)
     if sum(last - first + 1 for first, last in codes) > MAX_FOLDED and not set(codes) & {WIDE}:
-        raise UnknownSyntaxError("many letters of both cases")
+        raise UnknownSyntaxError("a syntax error in a pattern without regard to case")
     found = list(codes)
     for first, last in codes:
         for code in range(first, last + 1) if (first, last) != WIDE else ():

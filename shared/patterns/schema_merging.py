@@ -73,17 +73,17 @@ def _padded(schema: dict[str, Any], prefix: int) -> dict[str, Any]:
 
 
 def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
-    """For each part of oneOf, a schema that excludes the values that other parts accept, too: it accepts objects only,
-    requires some properties and forbids others. True: the part needs no such schema.
+    """For each part of oneOf, a schema to combine with it, so that no value matches two parts: it accepts objects only,
+    requires some properties and forbids others, and may exclude further values. True: the part needs none.
 
-    Raises: BadInput if there are more than MAX_WAYS parts, or a value may match two of them all the same.
+    Raises: BadInput if there are more than MAX_WAYS parts, or no difference of two is known.
     """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
     current_budget().spend(steps=len(parts) ** 2 // 2)  # pairs are compared, at most twice
     traits = [_traits(part, field, find) for part in parts]
     needed = [set[str]() for _ in parts]
-    similar = list[tuple[int, int]]()  # pairs whose values do not all differ by themselves
+    similar = list[tuple[int, int]]()  # pairs that may have a value in common
     for (at, one), (beside, other) in combinations(enumerate(traits), 2):
         differences = _differences(one, other)
         if not differences <= {True}:
@@ -99,6 +99,7 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
     absent: dict[int, set[str]] = {}
     for at, beside in similar:
         one, other = traits[at], traits[beside]
+        # Also an empty set: it restricts the part to objects
         own, others_own = absent.setdefault(at, set()), absent.setdefault(beside, set())
         if None not in _differences(one, other):
             continue
@@ -211,7 +212,7 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 class _Traits(NamedTuple):
     """Common traits of the values of a schema: their possible types, the properties that all objects among them have,
-    and the possible values of properties. Those of the value itself have the name WHOLE: "" may name a property."""
+    and the possible values of properties. In `values`, the key WHOLE is the value itself: "" may name a property."""
 
     types: frozenset[str]
     required: frozenset[str]
@@ -221,8 +222,8 @@ class _Traits(NamedTuple):
 def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     """The traits of each alternative of a part; none: no value is valid.
 
-    Ignored are allOf, anyOf, oneOf, $ref and not at MAX_TRAITS_DEPTH, and each of them with more than MAX_TRAITS
-    alternatives, alone or combined with those before: traits then hold for more values than the part accepts.
+    At MAX_TRAITS_DEPTH, the keywords `allOf`, `anyOf`, `oneOf`, `$ref` and `not` are ignored. So is one with more than
+    MAX_TRAITS alternatives, alone or combined with earlier ones. The traits then hold for more values.
     """
     if not isinstance(part, Mapping):
         return [] if part is False else [_Traits(frozenset(TYPES), frozenset(), {})]
@@ -242,7 +243,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
 
 
 def _required_by_not(negated: Any) -> Any:
-    """A schema that accepts at least the values that `negated`, about a single property, refuses; true: any value."""
+    """A schema of every value that `negated` refuses, if this only limits or requires one property; true: unknown."""
     match negated:
         case {"properties": {**properties}, **rest} if len(properties) == 1 and not rest:
             return {"type": "object", "required": list(properties)}
@@ -263,7 +264,7 @@ def _own_traits(schema: Schema) -> _Traits:
 
 
 def _may_have_values(traits: _Traits) -> bool:
-    """False if these traits leave no value. With all types and `required`, the conversion allows objects only."""
+    """False if these traits leave no value. A schema with `required` and no `type` is converted as one of objects."""
     no_object = any(traits.values.get(name) == frozenset() for name in traits.required)
     kinds = traits.types - ({"object"} if no_object else set())
     return (
@@ -282,7 +283,7 @@ def _differences(one: Sequence[_Traits], other: Sequence[_Traits]) -> set[bool |
 
 
 def _tags(one: _Traits, other: _Traits) -> set[str]:
-    """The properties whose possible values in one and in the other have none in common."""
+    """The properties by which the two differ: both list their values, at least one each, and none in common."""
     shared = [name for name in one.values.keys() & other.values.keys() if name is not WHOLE]
     values = {name: (one.values[name], other.values[name]) for name in shared}
     return {name for name, (own, others) in values.items() if own and others and own.isdisjoint(others)}

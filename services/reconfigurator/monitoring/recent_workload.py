@@ -34,10 +34,10 @@ class RecentWorkload:
     _clock: BusClock
     _engine: AsyncEngine
     _instances: InstanceWatch
-    _profile: LatencyProfile  # takes precedence over the profiles of instances
+    _profile: LatencyProfile  # its first curves take precedence; `context` adds those of instances
 
     async def context(self, trigger: PlanTrigger) -> PlanningContext:
-        """The observations of the trigger's span, all of whose arrivals are written.
+        """The requests of the trigger's span, once Postgres has all of them, and the completed latency profile.
 
         Raises: RetryLater if Postgres or the bus does not answer, or Postgres lacks arrivals.
         """
@@ -50,7 +50,7 @@ class RecentWorkload:
         return PlanningContext(requests, threshold_uses, trigger, self._profile, block_length=block_length)
 
     async def count_arrivals(self, span_s: float) -> int:
-        """Requests that arrived in the last `span_s`; 0 if Postgres is unavailable, which the next decision reports."""
+        """Requests in the last `span_s` that Postgres has; 0 if it is unavailable, which the next decision reports."""
         until_s = self._clock.now_s() - WRITE_DELAY_S
         with suppress(RetryLater):
             return await count_arrivals(self._engine, until_s - span_s, until_s)
@@ -62,7 +62,7 @@ async def read_window(
 ) -> tuple[list[RequestSample], list[ThresholdUse]]:
     """The requests that arrived from `start_s` to `end_s`, Unix time, and the steps they took by threshold.
 
-    Rejected requests are left out. Raises: RetryLater if Postgres is unavailable.
+    Requests that were rejected or have no SLO are left out. Raises: RetryLater if Postgres is unavailable.
     """
     row = RequestRow
     columns = (row.prompt_tokens, row.output_tokens, row.slo_s, row.unmasked_tokens)
@@ -75,7 +75,7 @@ async def read_window(
 
 
 def threshold_uses(rows: Iterable[Any]) -> list[ThresholdUse]:
-    """The steps of requests by threshold. `rows` have these columns of RequestRow."""
+    """The steps of requests by threshold. `rows` have the columns thresholds, threshold_steps and threshold_tokens."""
     return [
         ThresholdUse(threshold=threshold, steps=steps, tokens=tokens)
         for row in rows

@@ -106,6 +106,13 @@ def test_an_invalid_pattern_is_refused_with_the_accepted_syntax(pattern: str) ->
     assert refused.value.field == "pattern"
 
 
+@pytest.mark.parametrize(("valid", "invalid"), [("[[a]]x", "[[a]]("), ("(?x)a", "(?x)a(")])
+def test_syntax_that_outlines_core_knows_is_not_named_as_the_error(valid: str, invalid: str) -> None:
+    compile_pattern(valid)
+    with pytest.raises(BadInput, match=r"not valid \(a syntax error in a pattern with"):
+        compile_pattern(invalid)
+
+
 def test_a_pattern_that_no_text_matches_is_refused() -> None:
     with pytest.raises(BadInput, match="no text matches"):
         compile_pattern("[a&&b]")
