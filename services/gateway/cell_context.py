@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Self
 
 from services.gateway.bus_connection import BusConnection
-from services.gateway.cell_load import CellLoadTracker
 from services.gateway.console.cluster_monitor import ClusterMonitor
 from services.gateway.console.unfinished_requests import UnfinishedReader
 from services.gateway.inflight import InFlightRequests
@@ -24,7 +23,6 @@ class CellContext:
     text: TextModel
     connection: BusConnection
     readiness: Readiness
-    load: CellLoadTracker
     inflight: InFlightRequests
     unfinished: UnfinishedReader
     monitor: ClusterMonitor
@@ -33,14 +31,12 @@ class CellContext:
     def of(cls, settings: GatewaySettings, text: TextModel) -> Self:
         connection, timeout_s = BusConnection(), settings.request_timeout_s
         readiness = Readiness(connection, text.card.name, max_queue_s=timeout_s / 2, store_dir=settings.bus_store_dir)
-        load = CellLoadTracker(readiness)
         return cls(
             settings=settings,
             text=text,
             connection=connection,
             readiness=readiness,
-            load=load,
-            inflight=InFlightRequests(connection, text.card, timeout_s, load.count),
+            inflight=InFlightRequests(connection, text.card, timeout_s, readiness.count_sent),
             unfinished=UnfinishedReader(connection),
             monitor=ClusterMonitor(settings, text.card.name, readiness),
         )

@@ -55,7 +55,7 @@ class ModelCells:
 
     def routed(self) -> Iterator[CellContext]:
         """The cells that accept requests, best first."""
-        for index in route(len(self.cells), lambda cell: self.cells[cell].load.load(), self._random):
+        for index in route(len(self.cells), lambda cell: self.cells[cell].readiness.load(), self._random):
             yield self.cells[index]
 
     async def offer(self, open_in: Callable[[CellContext], Awaitable[T]]) -> T:

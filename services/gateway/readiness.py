@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 
 from services.gateway.bus_connection import BusConnection
 from services.gateway.ready_reasons import DRAINED, LEADERS_S, CellState, Reason, Storage, full_streams, reasons
+from services.gateway.routing import CellLoad
 from services.gateway.storage_probe import StorageProbe
 from shared.bus.client import Bus, try_decode
 from shared.bus.instance_watch import InstanceWatch
@@ -44,6 +45,7 @@ class Readiness:
         self._plan_until_s = 0.0  # this and the following are times of the monotonic clock; until then a plan runs
         self._stats: SchedulerStats | None = None
         self._stats_s = 0.0  # when the last statistics arrived
+        self._sent = 0  # requests that this gateway has sent to the cell since then
         self._leaders: deque[float] = deque()  # when each of the last leaders was first seen
         self._unreceived_s: float | None = None  # since then the bus has requests and the scheduler none
 
@@ -64,7 +66,11 @@ class Readiness:
         now_s = time.monotonic()
         if self._stats is None or stats.epoch != self._stats.epoch:
             self._leaders.append(now_s)
-        self._stats, self._stats_s = stats, now_s
+        self._stats, self._stats_s, self._sent = stats, now_s, 0
+
+    def count_sent(self) -> None:
+        """Count a request that is sent to the cell."""
+        self._sent += 1
 
     def reasons(self) -> list[Reason]:
         """Why requests cannot be served; empty if they can be."""
@@ -91,6 +97,16 @@ class Readiness:
     def stats(self) -> SchedulerStats | None:
         """The leading scheduler's last statistics; None if none leads."""
         return self._stats if time.monotonic() - self._stats_s <= STATS_TIMEOUT_S else None
+
+    def load(self) -> CellLoad:
+        """Without a leading scheduler the cell counts as full: it accepts requests, and serves them later."""
+        try:
+            self.check_accepts()
+        except RetryLater:
+            return CellLoad(accepts=False)
+        if (stats := self.stats) is None:
+            return CellLoad(sent=self._sent)
+        return CellLoad(slack=stats.slack, requests=stats.active + stats.waiting, sent=self._sent)
 
     def check_accepts(self) -> None:
         """Raises: RetryLater with the reason if no new request can be accepted; else as `check_serves`."""

@@ -8,11 +8,11 @@ from typing import Self
 
 import msgspec
 import numpy as np
+from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.api.errors import as_api_error, log_internal_error
 from services.gateway.api.replies_and_chunks import Json, StreamedReplies
-from services.gateway.api.sse import DONE, EventStreamResponse, as_event
 from services.gateway.api.text_stream import Decode, TextChanged, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.errors import ApiError, check_completed
@@ -21,9 +21,11 @@ from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome, Request
 from shared.pinned import FREE, protected_tokens
-from shared.tasks import cancel
+from shared.tasks import during, run_together
 from shared.text import TextModel
 from shared.top_tokens import TopTokenTable
+
+NO_CACHE = {"Cache-Control": "no-cache"}  # the header of every stream
 
 
 class StreamedLogprobs(TokenLogprobs):
@@ -80,7 +82,7 @@ class StreamedChoice:
 
 
 @dataclass(eq=False)
-class CompletionStream(EventStreamResponse):
+class CompletionStream(EventSourceResponse):
     """Follows the requests of all choices to their outcomes, then closes them, also if the client leaves earlier."""
 
     _decode: Decode
@@ -89,7 +91,7 @@ class CompletionStream(EventStreamResponse):
     _reply_headers: dict[str, str]
 
     def __post_init__(self) -> None:
-        super().__init__(self._data(), self._reply_headers)
+        super().__init__(self._data(), headers=NO_CACHE | self._reply_headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -99,7 +101,7 @@ class CompletionStream(EventStreamResponse):
                 choice.inflight.close()
                 choice.recorder.not_completed("left")
 
-    async def _data(self) -> AsyncIterator[str]:
+    async def _data(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._chunks():
                 yield dump(chunk)
@@ -112,7 +114,7 @@ class CompletionStream(EventStreamResponse):
                 yield dump(chunk)
         else:
             if self._replies.ends_with_done:
-                yield as_event(DONE)
+                yield format_sse_event(data_str="[DONE]")
 
     async def _chunks(self) -> AsyncIterator[Json]:
         """Raises: ApiError if a request is not completed, or its text contradicts the chunks already sent."""
@@ -160,30 +162,21 @@ async def _merged(choices: Sequence[StreamedChoice]) -> AsyncIterator[tuple[Stre
         async for event in choices[0].inflight.events():
             yield choices[0], event
         return
-    arrived: asyncio.Queue[tuple[StreamedChoice, StepTokens | Outcome] | Exception | None] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[StreamedChoice, StepTokens | Outcome] | None] = asyncio.Queue()
 
     async def follow(choice: StreamedChoice) -> None:
+        async for event in choice.inflight.events():
+            arrived.put_nowait((choice, event))
+
+    async def follow_all() -> None:
         try:
-            async for event in choice.inflight.events():
-                arrived.put_nowait((choice, event))
-        except Exception as error:
-            arrived.put_nowait(error)
-        else:
+            await run_together(map(follow, choices))
+        finally:
             arrived.put_nowait(None)
 
-    tasks = [asyncio.create_task(follow(choice)) for choice in choices]
-    try:
-        left = len(tasks)
-        while left:
-            match await arrived.get():
-                case None:
-                    left -= 1
-                case Exception() as error:
-                    raise error
-                case pair:
-                    yield pair
-    finally:
-        await cancel(tasks)
+    async with during(follow_all()):
+        while (pair := await arrived.get()) is not None:
+            yield pair
 
 
 def _finish(choice: StreamedChoice, outcome: Outcome) -> str:
@@ -241,6 +234,6 @@ def _pinned_cells(request: Request, decode: Decode) -> list[Json]:
     ]
 
 
-def dump(content: Json) -> str:
+def dump(content: Json) -> bytes:
     """The event with this content; its type is the content's `type`, if it has one."""
-    return as_event(msgspec.json.encode(content).decode(), content.get("type"))
+    return format_sse_event(data_str=msgspec.json.encode(content).decode(), event=content.get("type"))

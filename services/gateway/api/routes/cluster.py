@@ -5,11 +5,12 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
+from fastapi.sse import EventSourceResponse, format_sse_event
 
 from services.gateway.api.app_context import AppContext
+from services.gateway.api.completion_stream import NO_CACHE
 from services.gateway.api.openapi import PLANS
 from services.gateway.api.response_models import PlanList
-from services.gateway.api.sse import EventStreamResponse, as_event
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_view import ClusterView, Update
 from shared.bus.plan_history import read_plans
@@ -36,7 +37,8 @@ def cluster_routes(context: AppContext) -> APIRouter:
     async def events(model: str | None = None, cell: str | None = None) -> StreamingResponse:
         """One update of the cell per second; the first contains the last hour."""
         updates = find_cell(model, cell).monitor.updates()
-        return EventStreamResponse(as_event(update.model_dump_json()) async for update in updates)
+        data = (format_sse_event(data_str=update.model_dump_json()) async for update in updates)
+        return EventSourceResponse(data, headers=NO_CACHE)
 
     @router.get("/plans", responses=PLANS)
     async def plans(
