@@ -209,10 +209,7 @@ async def until_ready(context: AppContext) -> None:
 
 
 def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> AppContext:
-    """The state of the gateway. `texts`: of each model.
-
-    Raises: BadInput if `more_models`, `service_tiers` or `reasoning_efforts` is invalid.
-    """
+    """The state of the gateway. `texts`: of each model. `prepare` has checked the settings."""
     of_models = zip(by_model(served_cells(settings)), texts, strict=True)
     models = [ModelCells.of([CellContext.of(cell, text) for cell in cells]) for cells, text in of_models]
     connection = models[0].first.connection

@@ -1,12 +1,16 @@
 """The gateway's connection to the bus, which may be unavailable at the start and at any time after."""
 
-from services.gateway.storage_probe import PROBE_S, limited_streams
+from collections.abc import Mapping
+
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
+from shared.bus.subjects import Subjects
 from shared.bus.watch import BusWatch
 from shared.errors import RetryLater
 from shared.service import connect_to_bus
 from shared.settings import ServiceSettings
+
+PROBE_S = 2.0  # interval, and time limit, of looks at the bus's storage
 
 
 class BusConnection:
@@ -58,3 +62,10 @@ class BusConnection:
         """Send pending messages if the bus is available, then disconnect."""
         if self._bus is not None:
             await self._bus.close()
+
+
+def limited_streams(subjects: Subjects) -> Mapping[str, str]:
+    """The streams and buckets that refuse messages when they are full: names of the streams, and their kinds."""
+    kinds = {subjects.stream(kind): kind for kind in ("REQUESTS", "OUTCOMES", "BATCHES")}
+    kinds |= {f"KV_{subjects.claims_bucket}": "claims", f"KV_{subjects.conversations_bucket}": "conversations"}
+    return {**kinds, f"OBJ_{subjects.files_store}": "files"}

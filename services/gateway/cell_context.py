@@ -47,11 +47,6 @@ class CellContext:
         return self.settings.cell
 
     @property
-    def model(self) -> str:
-        """The model's name in the API."""
-        return self.text.card.name
-
-    @property
     def sheds(self) -> bool:
         """Whether its scheduler refuses requests that cannot meet their SLO."""
         return self.readiness.stats is not None and self.readiness.stats.shed
@@ -61,7 +56,7 @@ class CellContext:
         bus = await self.connection.connect(self.settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
-        self.connection.watch.follow(partial(self.readiness.probe.probe, bus))
+        self.connection.watch.follow(partial(self.readiness.probe, bus))
         self.connection.watch.follow(partial(self.inflight.keep, bus))
         background = [self.connection.watch.run(), report_health(bus, "gateway")]
         await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])

@@ -67,7 +67,6 @@ class RequestRecorder:
     _ended: bool = False
 
     def text_sent(self) -> None:
-        """A stream has sent committed text."""
         now_s = self._latency_s()
         if self._text_s is None:
             self._metrics.first_text.observe(now_s)

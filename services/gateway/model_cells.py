@@ -42,7 +42,7 @@ class ModelCells:
     @property
     def name(self) -> str:
         """The model's name in the API."""
-        return self.first.model
+        return self.text.card.name
 
     def named(self, name: str) -> CellContext:
         """The cell with this name. Raises: ApiError 404 if the model has none."""

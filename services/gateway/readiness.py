@@ -4,18 +4,23 @@ A request that is accepted while the scheduler restarts or instances change wait
 request than end readiness.
 """
 
+import asyncio
+import shutil
 import time
 from collections import deque
+from contextlib import suppress
+from math import inf
 
 import structlog
 from nats.aio.msg import Msg
 
-from services.gateway.bus_connection import BusConnection
+from services.gateway.bus_connection import PROBE_S, BusConnection, limited_streams
 from services.gateway.ready_reasons import DRAINED, LEADERS_S, CellState, Reason, Storage, full_streams, reasons
 from services.gateway.routing import CellLoad
-from services.gateway.storage_probe import StorageProbe
 from shared.bus.client import Bus, try_decode
+from shared.bus.errors import bus_errors
 from shared.bus.instance_watch import InstanceWatch
+from shared.bus.watch import Look
 from shared.errors import RetryLater, StorageFull
 from shared.messages.instances import Instance, InstanceState
 from shared.messages.plans import PlanRecord, PlanState
@@ -23,6 +28,7 @@ from shared.messages.stats import STATS_S, SchedulerStats
 
 log = structlog.get_logger(__name__)
 
+FAILURE_S = 30.0  # for which a request that the bus did not store is a problem, unless a later one was stored
 STATS_TIMEOUT_S = 5 * STATS_S  # silence after which no scheduler leads; a standby takes over sooner
 # Silence after which a plan counts as abandoned. The plan that replaces another one is reported after that one's end
 PLAN_TIMEOUT_S = {PlanState.RUNNING: 600.0, PlanState.REPLACED: 30.0}
@@ -34,10 +40,12 @@ class Readiness:
     def __init__(
         self, connection: BusConnection, model_name: str, *, max_queue_s: float = 300.0, store_dir: str = ""
     ) -> None:
-        """`max_queue_s`: see CellState; `store_dir`: see StorageProbe."""
+        """`max_queue_s`: see CellState; `store_dir`: the directory of NATS's store, if this machine has it; empty: its
+        disk is unknown."""
         self.instances = InstanceWatch(accept=self._serves)
         self.draining = False
-        self.probe = StorageProbe(store_dir, self._receive_storage)
+        self.storage = Storage()
+        self._store_dir = store_dir
         self._connection = connection
         self._model_name = model_name
         self._rejected = set[str]()  # models of instances that were not accepted
@@ -57,12 +65,10 @@ class Readiness:
         return name == self._model_name
 
     async def subscribe(self, bus: Bus) -> None:
-        """Receive heartbeats and plans."""
         await self.instances.start(bus)
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
 
     def receive_stats(self, stats: SchedulerStats) -> None:
-        """Note the statistics of the leading scheduler."""
         now_s = time.monotonic()
         if self._stats is None or stats.epoch != self._stats.epoch:
             self._leaders.append(now_s)
@@ -80,7 +86,7 @@ class Readiness:
         state = CellState(
             draining=self.draining,
             connected=self._connection.is_connected,
-            storage=self.probe.last,
+            storage=self.storage,
             stats=self.stats,
             leaders=len(self._leaders),
             ready_instances=self._num_ready(),
@@ -127,7 +133,7 @@ class Readiness:
     def check_storage(self) -> None:
         """Raises: StorageFull if a stream that every request needs is full: the last tenth of the outcomes is for the
         requests that are accepted already."""
-        for text in full_streams(self.probe.last):
+        for text in full_streams(self.storage):
             raise StorageFull(text)
 
     def _num_ready(self) -> int:
@@ -138,8 +144,24 @@ class Readiness:
         if plan is not None and plan.state is not PlanState.STAYED:  # a decision to stay ends no running plan
             self._plan_until_s = time.monotonic() + PLAN_TIMEOUT_S.get(plan.state, 0.0)
 
-    def _receive_storage(self, storage: Storage) -> None:
-        requests, stats = storage.streams.get("REQUESTS"), self._stats
+    async def probe(self, bus: Bus, look: Look) -> None:
+        """Store a message, and note the storage. NATS may refuse writes to one stream only, so that a request that it
+        did not store counts too. A stream that did not answer the look keeps its last state."""
+        try:
+            with bus_errors("store a probe"):
+                async with asyncio.timeout(PROBE_S):
+                    await bus.js.publish(bus.subjects.probes, timeout=PROBE_S)
+            failed_s, failure = bus.store_failure or (-inf, "")
+            problem = failure if time.monotonic() - failed_s < FAILURE_S else None
+        except RetryLater as error:
+            problem = str(error)
+        kinds, free_bytes = limited_streams(bus.subjects), None
+        streams = {kinds[name]: state for name, state in look.streams.items() if name in kinds}
+        if self._store_dir:
+            with suppress(OSError):
+                free_bytes = shutil.disk_usage(self._store_dir).free
+        self.storage = Storage(problem=problem, streams={**self.storage.streams, **streams}, free_bytes=free_bytes)
+        requests, stats = self.storage.streams.get("REQUESTS"), self._stats
         if requests is None or not requests.state.messages or stats is None or stats.active + stats.waiting:
             self._unreceived_s = None
         elif self._unreceived_s is None:

@@ -42,7 +42,6 @@ class KeyUse:
         return wait_s
 
     def in_flight_elsewhere(self, key_id: str) -> int:
-        """The key's requests in flight at the other gateways."""
         oldest_s = _now_s() - SILENCE_S
         return sum(counts.get(key_id, 0) for at_s, counts in self._elsewhere.values() if at_s >= oldest_s)
 

@@ -41,7 +41,6 @@ class AppContext:
 
     @property
     def cells(self) -> list[CellContext]:
-        """The cells of all models."""
         return [cell for model in self.models for cell in model.cells]
 
     def check_ready(self) -> None:
@@ -59,10 +58,7 @@ class AppContext:
         self, sent: B, headers: Headers, key: ApiKey, left: Callable[[], Coroutine[Any, Any, object]] | None = None
     ) -> tuple[B, ModelCells, BodyPlan]:
         """The body with its serving fields, the cells that serve its model, and the plan of its requests. `left()` ends
-        when the client leaves, for whom no form is then compiled.
-
-        Raises: as `with_serving_fields`, `cells_of`, `ServedBody.wanted`, `BodyPlanner.plan` and `unless_left`.
-        """
+        when the client leaves, for whom no form is then compiled."""
         body = with_serving_fields(sent, headers, self.tables)
         model = self.cells_of(body.model)
         planner = BodyPlanner(model.text, self.patterns, key, model.conversations)

@@ -54,7 +54,6 @@ class OfModel(Lenient):
 
 
 def unsupported(message: str) -> PydanticCustomError:
-    """The error of a field whose value is not supported."""
     return PydanticCustomError("unsupported", "{message}", {"message": message})
 
 

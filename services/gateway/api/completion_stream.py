@@ -67,7 +67,6 @@ class StreamedChoice:
     def of(
         cls, index: int, inflight: InFlightRequest, model: TextModel, recorder: RequestRecorder, form_field: str
     ) -> Self:
-        """Before the first event of its request."""
         request, length = inflight.request, inflight.request.output_tokens
         end_ids = model.end_ids_of(request)
         pinned, protected = unpack_int32(request.pinned), protected_tokens(request, end_ids)
@@ -128,7 +127,6 @@ class CompletionStream(EventSourceResponse):
             yield chunk
 
     def _apply(self, choice: StreamedChoice, event: StepTokens | Outcome) -> Iterator[Json]:
-        """The chunks of an event of one choice."""
         tokens: list[TokenLogprob] = []
         if isinstance(event, Outcome):
             piece = _finish(choice, event)

@@ -20,7 +20,6 @@ class TextPart(Lenient):
 
 
 def check_parts(content: Any) -> Any:
-    """Check that a list has only parts of text."""
     if not isinstance(content, list):
         return content
     for i, part in enumerate(content):

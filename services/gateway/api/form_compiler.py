@@ -48,8 +48,6 @@ class TextForm:
 
 
 class FormCompiler:
-    """The compiler of one gateway."""
-
     def __init__(self) -> None:
         self._small, self._large = Turns(SMALL_AT_ONCE), Turns(1)
         self._known: OrderedDict[bytes, TextForm] = OrderedDict()

@@ -103,7 +103,6 @@ class TextForms(Lenient):
     grammar: Grammar | None = None
 
     def forms(self) -> list[Form]:
-        """The given forms."""
         found = self.response_format.forms("response_format") if self.response_format is not None else []
         others = (name for name in TextForms.model_fields if name not in {"response_format", "structured_outputs"})
         given = {name: getattr(self, name) for name in others}

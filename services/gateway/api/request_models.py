@@ -134,7 +134,6 @@ class Message(Lenient):
         return self
 
     def turn(self) -> Turn:
-        """As chat templates have it."""
         calls = [call(each.id, each.function.name, each.function.arguments) for each in self.tool_calls or ()]
         return turn(self.role, joined(self.content), calls, self.tool_call_id)
 

@@ -99,15 +99,12 @@ class ReplyMessage(ResponseModel):
 
 
 class Alternative(ResponseModel):
-    token: str
-    logprob: float
-    bytes: list[int] = Field(description="UTF-8")
-
-
-class ReplyToken(ResponseModel):
     token: str = Field(description="its part of the text")
-    logprob: float = Field(description="by the model at the step that committed it, given the canvas then")
+    logprob: float = Field(description="by the model at the step that committed the token, given the canvas then")
     bytes: list[int] = Field(description="UTF-8")
+
+
+class ReplyToken(Alternative):
     top_logprobs: list[Alternative] = Field(description="the most probable tokens at this position, at the same step")
 
 
@@ -214,8 +211,6 @@ class RequestSummary(ResponseModel):
 
 
 class StoredRequest(RequestSummary):
-    """The outcome of a request."""
-
     object: Literal["dilaserve.request"]
     finish_reason: FinishReason | None
     usage: Usage

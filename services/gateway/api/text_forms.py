@@ -35,8 +35,7 @@ class Form:
     given: Any = None  # a schema or its text; a pattern; a grammar; a list of texts
 
     def make(self, left_out: list[str]) -> FormPart | str:
-        """The parts of its texts, or their pattern. `left_out` gets the fields of what is left out. Raises: BadInput
-        naming the field."""
+        """The parts of its texts, or their pattern. `left_out` gets what is left out, by field. Raises: BadInput."""
         match self.kind:
             case "object":
                 return object_part()

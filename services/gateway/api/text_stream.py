@@ -24,8 +24,6 @@ class TextChanged(Exception):  # noqa: N818  (named for what happened)
 
 
 class TextStream:
-    """The text of one streamed request."""
-
     def __init__(
         self,
         decode: Decode,

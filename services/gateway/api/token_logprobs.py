@@ -54,8 +54,7 @@ class TokenLogprobs:
         return taken
 
     def finish(self, outcome: Outcome) -> list[TokenLogprob]:
-        """The tokens not taken, up to the end of the outcome's text. Raises: ApiError 500 if it has no valid
-        ones."""
+        """The tokens not taken, up to the end of the outcome's text. Raises: ApiError 500 if they are invalid."""
         try:
             tokens, confidences = _columns(outcome)
             top = _top_of(outcome, self._alternatives) if self._alternatives else None

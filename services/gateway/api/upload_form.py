@@ -43,10 +43,7 @@ async def read_upload(
 
 
 async def _read(http: Request, parts: AsyncGenerator[bytes], store: Write, skip: Write) -> FormData:
-    """The form. `store` gets the parts of its file, and `skip` those of other files.
-
-    Raises: ApiError if it is invalid; errors of these.
-    """
+    """`store` gets the parts of its file, and `skip` those of other files. Raises: ApiError if the form is invalid."""
 
     class Form(MultiPartParser):
         """Passes each part of the file on, instead of keeping it in a temporary file."""

@@ -64,7 +64,6 @@ class BatchConsumer:
 
 
 async def _extend_deadline(msg: Msg) -> None:
-    """Extend the message's acknowledgement deadline, until cancelled."""
     while True:
         await pause(BATCH_ACK_WAIT_S / 4)
         with suppress(*BUS_ERRORS):

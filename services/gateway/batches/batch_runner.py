@@ -55,8 +55,7 @@ class BatchRunner:
         await self._finish(batch, sorted(results, key=lambda result: result.number))
 
     async def _lines(self, batch: Batch, errors: list[BatchError]) -> AsyncIterator[Line]:
-        """The lines of the batch's file, which is read in the background of those that are served. Appends the file's
-        errors to `errors`."""
+        """The lines of the batch's file, which is read while they are served. Appends its errors to `errors`."""
         _, chunks = await self._context.files.content(batch.input_file_id, batch.owner)
         return read_lines(chunks, batch.endpoint, errors)
 
@@ -96,7 +95,6 @@ class BatchRunner:
         return results
 
     async def _finish(self, batch: Batch, results: list[LineResult]) -> None:
-        """Write the files, then the final record."""
         finalizing, finalizing_s = {"status": BatchStatus.FINALIZING}, self._now_s()
         batch = await self._context.batches.set(batch.batch_id, finalizing, unless=BatchStatus.CANCELLING)
         if batch.ended:  # by another gateway, which received the batch after this one lost the bus
@@ -115,7 +113,6 @@ class BatchRunner:
         await self._context.batches.set(batch.batch_id, final)
 
     async def _write(self, batch: Batch, kind: str, results: list[LineResult]) -> str:
-        """Returns: the file's id."""
         rows = (result.row for result in results)
         return (await self._context.files.add(rows, f"{kind}.jsonl", "batch_output", batch.owner)).id
 

@@ -45,7 +45,6 @@ class ClusterMonitor:
         self._closed = False
 
     async def subscribe(self, bus: Bus) -> None:
-        """Receive all messages from now on."""
         await bus.nc.subscribe(bus.subjects.stats("scheduler"), cb=self._receive_stats)
         await bus.nc.subscribe(bus.subjects.stats("reconfigurator"), cb=self._receive_reconfigurator)
         await self._services.subscribe(bus)
@@ -53,7 +52,6 @@ class ClusterMonitor:
         await bus.nc.subscribe(bus.subjects.plans("*"), cb=self._receive_plan)
 
     async def read_recent(self, bus: Bus) -> None:
-        """Read the most recent outcomes from their stream."""
         try:
             self._recent = {**await _read_outcomes(bus, MAX_RECENT), **self._recent}
         except BUS_ERRORS as error:
@@ -84,7 +82,6 @@ class ClusterMonitor:
         return filter(accepts, reversed(self._recent.values()))
 
     def cluster(self) -> ClusterView:
-        """The state of the cell."""
         reason = self._readiness.problem() or None
         stats = self._readiness.stats
         return ClusterView(
@@ -95,7 +92,7 @@ class ClusterMonitor:
             reason=reason,
             slack=stats.slack if stats else None,
             services=self._services.views(stats.leader if stats else None),
-            storage=storage_view(self._readiness.probe.last),
+            storage=storage_view(self._readiness.storage),
             trace_url=self._trace_url or None,
             nodes=node_views(self._readiness.instances.instances(), stats.instances if stats else ()),
         )

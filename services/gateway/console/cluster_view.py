@@ -68,16 +68,12 @@ class StreamView(ResponseModel):
 
 
 class StorageView(ResponseModel):
-    """The storage of the bus."""
-
     problem: str | None  # why it stores no message
     free_bytes: int | None  # on its disk; None: unknown
     streams: list[StreamView]
 
 
 class ClusterView(ResponseModel):
-    """The state of the cell."""
-
     cell: str
     model: str
     policy: str | None  # None: no scheduler leads

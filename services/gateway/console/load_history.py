@@ -15,7 +15,6 @@ class LoadHistory:
         self._hour: deque[LoadView] = deque(maxlen=MAX_HOUR)  # one per OLDER_INTERVAL_S
 
     def add(self, load: LoadView) -> None:
-        """Add the latest load."""
         self._recent.append(load)
         if not self._hour or load.t_s >= self._hour[-1].t_s + OLDER_INTERVAL_S:
             self._hour.append(load)

@@ -33,7 +33,6 @@ class ServiceWatch:
         self._last: dict[tuple[str, str], tuple[ServiceHealth, float]] = {}
 
     async def subscribe(self, bus: Bus) -> None:
-        """Receive the messages of all services from now on."""
         await bus.nc.subscribe(bus.subjects.health("*"), cb=self._receive)
 
     def views(self, leader: str | None) -> list[ServiceView]:

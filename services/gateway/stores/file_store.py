@@ -39,7 +39,7 @@ class FileObject(ResponseModel):
 
 
 class FileStore:
-    """Every method raises RetryLater if the bus does not answer."""
+    """Every method raises RetryLater if the bus does not answer, and ApiError 404 if the owner has no such file."""
 
     def __init__(self, connection: BusConnection, max_files: int, max_bytes: int) -> None:
         self._connection = connection
@@ -86,21 +86,16 @@ class FileStore:
             return await _finish(file, filename, purpose, owner)
 
     async def get(self, file_id: str, owner: str) -> FileObject:
-        """Raises: ApiError 404 if the owner has no such file."""
         return _describe(*await self._find(file_id, owner))
 
     async def content(self, file_id: str, owner: str) -> tuple[int, AsyncIterator[bytes]]:
-        """A file's size and content, of which each chunk is read when it is asked for, the first one at once.
-
-        Raises: ApiError 404 if the owner has no such file.
-        """
+        """A file's size and content, of which each chunk is read when it is asked for, the first one at once."""
         info, _ = await self._find(file_id, owner)
         chunks = read_chunks(self._connection.bus, info)
         await anext(chunks)
         return info.size or 0, chunks
 
     async def delete(self, file_id: str, owner: str) -> None:
-        """Raises: ApiError 404 if the owner has no such file."""
         await self._find(file_id, owner)
         async with self._open(file_id) as store:
             await store.delete(file_id)
@@ -129,7 +124,6 @@ class FileStore:
             raise _no_room(f"the files of this key would have {size} bytes; its maximum is {self._max_bytes}")
 
     async def _find(self, file_id: str, owner: str) -> tuple[ObjectInfo, StoredFile]:
-        """Raises: ApiError 404 if the owner has no such file."""
         async with self._open(file_id) as store:
             info = await store.get_info(file_id)
         stored = _read(info)

@@ -38,7 +38,6 @@ class MessageTurn(Lenient):
         return content
 
     def turns(self) -> list[Turn]:
-        """As a chat has them."""
         return [turn(self.role, self.content)] if isinstance(self.content, str) else turns_of(self.role, self.content)
 
 
@@ -73,7 +72,6 @@ class ConversationBody(OfModel, WithTools):
         return self.tool_choice.rules if self.tool_choice is not None else CallRules()
 
     def chat(self, tools: ToolUse) -> Chat:
-        """The prompt, the system prompt first."""
         system = [turn("system", text)] if (text := joined(self.system)) else []
         return tools.chat([*system, *(each for message in self.messages for each in message.turns())])
 

@@ -30,8 +30,6 @@ class MessageUsage(ResponseModel):
 
 
 class MessageObject(ResponseModel):
-    """A reply."""
-
     id: str
     type: Literal["message"]
     role: Literal["assistant"]

@@ -40,7 +40,6 @@ class MessageToolChoice(Lenient):
 
     @property
     def rules(self) -> CallRules:
-        """As a chat completion has it."""
         mode = "required" if self.type in {"any", "tool"} else self.type
         return CallRules(mode, self.name, not self.disable_parallel_tool_use)
 

@@ -62,8 +62,7 @@ class DecisionReplies(Replies):
         return {"model": self._text.card.name, "answers": answers, "usage": usage_of(outcomes)}
 
     def _answer(self, question: AnyQuestion, outcome: Outcome) -> Json:
-        """The confidence is the model's own probability of the chosen label; the probabilities of the labels add up to
-        1."""
+        """The confidence is the model's own probability of the chosen label; those of the labels add up to 1."""
         probabilities = [outcome.choices.get(label, 0.0) for label in question.labels]
         tokens = TokenLogprobs(self._text).finish(outcome)
         confidence = math.exp(sum(token.logprob for token in tokens))

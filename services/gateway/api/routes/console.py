@@ -16,8 +16,6 @@ HEADERS = {
 
 
 class Assets(StaticFiles):
-    """Static files with HEADERS."""
-
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:

@@ -29,7 +29,7 @@ def health_routes(context: AppContext) -> APIRouter:
         """Prometheus metrics."""
         reasons = [reason for cell in context.cells for reason in cell.readiness.reasons()]
         context.metrics.active.set(sum(cell.inflight.count for cell in context.cells))
-        context.metrics.set_readiness(reasons, context.own_cell.readiness.probe.last)
+        context.metrics.set_readiness(reasons, context.own_cell.readiness.storage)
         led = {model.name: [cell.readiness.stats for cell in model.cells] for model in context.models}
         context.metrics.vllm.set_load({name: [each for each in cells if each] for name, cells in led.items()})
         return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -135,7 +135,6 @@ class JsonCalls(CallSyntax):
 
 
 def find_call_syntax(template: str) -> CallSyntax:
-    """The call syntax of a chat template."""
     if GEMMA_OPENING in template:
         return GemmaCalls()
     return TaggedCalls() if OPENING in template and "tools" in template else JsonCalls()

@@ -48,8 +48,6 @@ class ReadText:
 
 
 class CallReader:
-    """Finds the calls of one syntax."""
-
     def __init__(
         self,
         opening: str,

@@ -29,7 +29,6 @@ class UsableTool:
 
     @property
     def described(self) -> Turn:
-        """As chat templates have it."""
         fields = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {name: value for name, value in fields.items() if value is not None}
 
