@@ -30,12 +30,12 @@ TrueStepsLeft = Callable[[IntArray, IntArray], Float64]  # levels [n], masks of 
 class UnmaskingTables:
     """Tables by level, threshold in hundredths, and masks left in the block."""
 
-    def __init__(self, steps: StepsTable, block_length: int = 32, spread: float = SPREAD) -> None:
+    def __init__(self, steps: StepsTable, block_length: int = 32) -> None:
         self.block_length = block_length
         self.lowest = int(hundredths_of(steps.thresholds[:1])[0])  # threshold of the table, in hundredths
         probabilities = np.linspace(0.0, 1.0, _PROBABILITIES)
         table = steps_by_masks(probabilities, block_length)  # [points, block_length + 1]
-        wanted = block_length * steps_per_token(steps, spread)  # [LEVELS, GRID]
+        wanted = block_length * steps_per_token(steps)  # [LEVELS, GRID]
         wanted = np.clip(wanted, 1.0, float(block_length))
         self.probability: Float64 = np.interp(-wanted, -table[:, -1], probabilities)  # [LEVELS, GRID]
         self.block_steps: Float64 = np.stack(  # [LEVELS, GRID, masks]: expected steps to the end of the block
@@ -93,12 +93,13 @@ def steps_by_masks(probabilities: Float64, block_length: int) -> Float64:
     return expected
 
 
-def steps_per_token(steps: StepsTable, spread: float) -> Float64:
+def steps_per_token(steps: StepsTable) -> Float64:
     """By level and threshold, [LEVELS, GRID]; the mean over levels is 1 / tokens_per_step.
 
     Logistic-normal over requests, so that it stays in 0..1 and a hard request is hard at every threshold.
     """
-    offsets = spread * _normal_quantiles(NUM_LEVELS)[:, None]
+    middles = [NormalDist().inv_cdf((level + 0.5) / NUM_LEVELS) for level in range(NUM_LEVELS)]
+    offsets = SPREAD * np.array(middles)[:, None]
     mean = 1.0 / steps.tokens_at(np.linspace(0.0, 1.0, NUM_THRESHOLDS))
     low, high = np.full(NUM_THRESHOLDS, -20.0), np.full(NUM_THRESHOLDS, 40.0)
     for _ in range(_BISECTIONS):
@@ -110,8 +111,3 @@ def steps_per_token(steps: StepsTable, spread: float) -> Float64:
 
 def _logistic(x: Float64) -> Float64:
     return 1.0 / (1.0 + np.exp(-x))
-
-
-def _normal_quantiles(count: int) -> Float64:
-    """The middles of `count` equally likely parts of the normal distribution."""
-    return np.array([NormalDist().inv_cdf((number + 0.5) / count) for number in range(count)])

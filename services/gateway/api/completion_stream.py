@@ -20,7 +20,7 @@ from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
 from shared.messages.requests import Outcome, Request
-from shared.pinned import FREE, protected_tokens
+from shared.pinned import FREE
 from shared.tasks import during, run_together
 from shared.text import TextModel
 from shared.top_tokens import TopTokenTable
@@ -31,10 +31,11 @@ NO_CACHE = {"Cache-Control": "no-cache"}  # the header of every stream
 class StreamedLogprobs(TokenLogprobs):
     """Those of a text whose tokens arrive in any order."""
 
-    def __init__(self, model: TextModel, output_tokens: int, alternatives: int = 0) -> None:
+    def __init__(self, model: TextModel, request: Request) -> None:
+        length, alternatives = request.output_tokens, request.top_logprobs
         super().__init__(model, alternatives)
-        self._confidences = np.full(output_tokens, np.nan, dtype=np.float32)
-        self._top = TopTokenTable.unknown(output_tokens, alternatives) if alternatives else None
+        self._confidences = np.full(length, np.nan, dtype=np.float32)
+        self._top = TopTokenTable.unknown(length, alternatives) if alternatives else None
 
     def receive(self, step: StepTokens, text: TextStream) -> None:
         """`text` has read the step's tokens. A known position keeps its first confidence, as its token."""
@@ -67,12 +68,9 @@ class StreamedChoice:
     def of(
         cls, index: int, inflight: InFlightRequest, model: TextModel, recorder: RequestRecorder, form_field: str
     ) -> Self:
-        request, length = inflight.request, inflight.request.output_tokens
-        end_ids = model.end_ids_of(request)
-        pinned, protected = unpack_int32(request.pinned), protected_tokens(request, end_ids)
-        text = TextStream(model.decode, end_ids, request.stop, length, request.max_tokens, pinned, protected)
+        request, text = inflight.request, TextStream(model, inflight.request)
         prompt_tokens = inflight.prompt_tokens + model.given_tokens(request)
-        logprobs = StreamedLogprobs(model, length, request.top_logprobs) if request.logprobs else None
+        logprobs = StreamedLogprobs(model, request) if request.logprobs else None
         return cls(index, inflight, recorder, text, prompt_tokens, form_field, logprobs=logprobs)
 
     @property

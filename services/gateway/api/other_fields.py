@@ -136,7 +136,9 @@ def header_of_ignored(names: Sequence[str]) -> dict[str, str]:
     if not names:
         return {}
     more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
-    return {IGNORED_HEADER: ", ".join([*map(_printable, names[:MAX_NAMED]), *more])}
+    # A client chooses the names, so only characters that a header may have are kept
+    shown = [re.sub(r"[^A-Za-z0-9_.=\[\]-]", "?", name[:MAX_NAME_LENGTH]) for name in names[:MAX_NAMED]]
+    return {IGNORED_HEADER: ", ".join([*shown, *more])}
 
 
 def _ignored(body: BaseModel, path: str = "") -> Iterator[str]:
@@ -153,8 +155,3 @@ def _ignored(body: BaseModel, path: str = "") -> Iterator[str]:
                 yield f"{path}{place}.type={item.type}"
             elif isinstance(item, BaseModel):
                 yield from _ignored(item, f"{path}{place}.")
-
-
-def _printable(name: str) -> str:
-    """A client chooses the name, so only characters that a header may have are kept."""
-    return re.sub(r"[^A-Za-z0-9_.=\[\]-]", "?", name[:MAX_NAME_LENGTH])

@@ -37,10 +37,12 @@ class TextFormat:
 
     def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
         wants_top = any(token.alternatives for token in tokens)
+        # Of tokens with the same text the most probable stays
+        top = [{each.text: each.logprob for each in (token, *reversed(token.alternatives))} for token in tokens]
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [_with_chosen(token) for token in tokens] if wants_top else None,
+            "top_logprobs": top if wants_top else None,
             "text_offset": [token.offset for token in tokens],
         }
 
@@ -135,11 +137,6 @@ def with_alternatives(tokens: Sequence[TokenLogprob]) -> list[Json]:
 
 def _token(token: TokenLogprob) -> Json:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.own_bytes)}
-
-
-def _with_chosen(token: TokenLogprob) -> dict[str, float]:
-    """The alternatives of a position, and the chosen token. Of tokens with the same text the most probable stays."""
-    return {each.text: each.logprob for each in (token, *reversed(token.alternatives))}
 
 
 class Replies(Protocol):

@@ -4,17 +4,17 @@ Tokens are unmasked in any order; text is released up to the first mask. A later
 character and a possible beginning of a stop string, so these are held back. The pieces join to the outcome's text.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shared.arrays import Int32
-from shared.text import first_stop, num_tokens_of
+from shared.arrays import Int32, unpack_int32
+from shared.messages.requests import Request
+from shared.pinned import protected_tokens
+from shared.text import TextModel, first_stop, num_tokens_of
 
 REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 MASKED = -1
-
-NO_TOKENS: Int32 = np.zeros(0, dtype=np.int32)
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -24,26 +24,16 @@ class TextChanged(Exception):  # noqa: N818  (named for what happened)
 
 
 class TextStream:
-    def __init__(
-        self,
-        decode: Decode,
-        end_ids: Collection[int],
-        stop: Sequence[str],
-        output_tokens: int,
-        max_tokens: int | None = None,
-        pinned: Int32 = NO_TOKENS,
-        protected: int = 0,
-    ) -> None:
-        """`max_tokens`: of the text, which is cut there. `pinned`: as in Request; the first `protected` tokens do not
-        end the text."""
-        self._decode = decode
-        self._end_ids = end_ids
-        self._stop = stop
-        self._output = np.full(output_tokens, MASKED, dtype=np.int32)
+    def __init__(self, model: TextModel, request: Request) -> None:
+        self._decode = model.decode
+        self._end_ids = model.end_ids_of(request)
+        self._stop = request.stop
+        pinned = unpack_int32(request.pinned)
+        self._output = np.full(request.output_tokens, MASKED, dtype=np.int32)
         self._output[: len(pinned)] = pinned
         self._free = self._output == MASKED
-        self._protected = protected
-        self._limit = min(output_tokens, max_tokens or output_tokens)
+        self._protected = protected_tokens(request, self._end_ids)  # the first tokens, which do not end the text
+        self._limit = min(request.output_tokens, request.max_tokens or request.output_tokens)
         self._frontier = 0  # first position not read
         self._ended = False  # whether the text has ended, by an end token or a stop string
         self._end_read = False  # whether an end token was read

@@ -19,7 +19,7 @@ OUTPUT_TOKENS = 24
 
 
 def stream_of(text: TextModel, stop: list[str] | None = None) -> TextStream:
-    return TextStream(text.decode, text.end_ids, stop or [], OUTPUT_TOKENS)
+    return TextStream(text, Request(request_id="a", output_tokens=OUTPUT_TOKENS, stop=stop or []))
 
 
 def add(stream: TextStream, positions: list[int], tokens: list[int]) -> str:
