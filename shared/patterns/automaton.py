@@ -4,7 +4,6 @@ outlines-core compiles what `read_regex` does not know. It has no limit of its o
 (a|b)*a(a|b){30} describe billions of states. So it runs in a process with limits.
 """
 
-import re
 import subprocess
 import sys
 from functools import lru_cache
@@ -14,10 +13,11 @@ import numpy as np
 from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton, useful
-from shared.patterns.character_classes import with_whole_characters
+from shared.patterns.character_classes import LATIN, with_whole_characters
 from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
+from shared.patterns.counted_regex import without_limit
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import FormPart
+from shared.patterns.parts import Compiled, FormPart
 from shared.patterns.regex import UnknownSyntaxError, read_regex
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
@@ -25,13 +25,12 @@ MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
 MAX_RUN_S = 4 * LARGE.seconds  # by the wall clock, also with a small budget: a busy machine starts programs slowly
 TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {LARGE.seconds:g} s to compile"
-CLASS = re.compile(r"\\[dwsDWS]")
 SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
 
 
 def compile_pattern(pattern: str) -> PatternAutomaton:
-    """Compile a pattern, or take it from the cache. May take seconds; in event loops, call it in a thread. If classes
-    such as \\w make it too large with all letters, they have the characters on which languages agree: those of ASCII.
+    """Compile a pattern, or take it from the cache. May take seconds; in event loops, call it in a thread. If it is too
+    large with all characters, its classes and sets have only those up to U+024F, the Latin ones.
 
     Raises: BadInput if the pattern is not valid, no text matches it, or it has more than MAX_STATES states or takes
     too much time or memory; RetryLater if the machine is too busy.
@@ -62,18 +61,19 @@ def _of_regex(pattern: str) -> PatternAutomaton:
         return read_automaton(pattern)
     pattern = with_whole_characters(pattern)
     try:
-        return _of_part(read_regex(pattern))
+        part = read_regex(pattern)
+        counted = without_limit(part)
+        return of_regex(part if counted is None else Compiled(of_regex(counted[0]), counted[1]))
     except BudgetExceeded:
         raise
     except TooLarge:
-        if not CLASS.search(pattern):  # of which Unicode has many characters
-            raise
-        return _of_part(read_regex(pattern, in_common=True))
+        return of_regex(read_regex(pattern, LATIN))
     except (BadInput, UnknownSyntaxError) as unknown:
         return _read(_run(without_anchors(pattern), str(unknown)))
 
 
-def _of_part(part: FormPart) -> PatternAutomaton:
+def of_regex(part: FormPart) -> PatternAutomaton:
+    """The automaton of a regular expression's part. Raises: BadInput if it is too large, or has no texts."""
     if part.size > MAX_RAW_STATES:  # before any work
         raise TooLarge(TOO_LARGE)
     return merged(automaton_of(part))

@@ -12,6 +12,7 @@ from shared.patterns.characters import ALL, Range, without
 
 Codes = tuple[Range, ...]
 WIDE = (0x80, 0x10FFFF)
+LATIN: Codes = ((0, 0x24F),)  # for patterns that are too large with all of Unicode
 DIGITS, LETTERS = ((48, 57),), ((48, 57), (65, 90), (95, 95), (97, 122))
 SPACES = ((9, 13), (32, 32))
 WIDE_SPACES = (
@@ -39,14 +40,28 @@ COMMON = {
 @lru_cache(1)
 def rust_classes() -> Mapping[str, Codes]:
     """Rust's classes by letter, from Python's tables of Unicode, whose version may differ."""
-    kinds = "".join(map(unicodedata.category, map(chr, range(0x110000))))  # two letters each, the first is a capital
-
-    def of(pattern: str) -> Codes:
-        return tuple((found.start() // 2, found.end() // 2 - 1) for found in re.finditer(pattern, kinds))
-
-    words = (*of("(?:[LM].|Nd|Nl|Pc)+"), *JOINERS, *CIRCLED)
-    found: dict[str, Codes] = {"d": of("(?:Nd)+"), "w": without(words, ()), "s": (*SPACES, *WIDE_SPACES)}
+    words = (*_of_categories("[LM].|Nd|Nl|Pc"), *JOINERS, *CIRCLED)
+    found: dict[str, Codes] = {"d": _of_categories("Nd"), "w": without(words, ()), "s": (*SPACES, *WIDE_SPACES)}
     return found | {name.upper(): without(ALL, codes) for name, codes in found.items()}
+
+
+def category(name: str, *, is_negated: bool, inverted: bool) -> Codes:
+    """The characters of a general category of Unicode, such as L or Lu, or all others. Those that Python's tables do
+    not assign, but later ones may, are in neither; if `inverted`, for a negated set, in both."""
+    own = f"{name}." if len(name) == 1 else name
+    found = _of_categories(own if is_negated == inverted else f"{own}|Cn")
+    return without(ALL, found) if is_negated else found
+
+
+@lru_cache(64)
+def _of_categories(pattern: str) -> Codes:
+    return tuple((found.start() // 2, found.end() // 2 - 1) for found in re.finditer(f"(?:{pattern})+", _categories()))
+
+
+@lru_cache(1)
+def _categories() -> str:
+    """Two letters for each character, the first is a capital."""
+    return "".join(map(unicodedata.category, map(chr, range(0x110000))))
 
 
 def with_whole_characters(pattern: str) -> str:

@@ -3,18 +3,21 @@
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.automaton import compile_pattern, without_anchors
+from shared.patterns.automaton import compile_pattern, of_regex, without_anchors
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
-from shared.patterns.character_classes import with_whole_characters
+from shared.patterns.character_classes import LATIN, Codes, with_whole_characters
 from shared.patterns.characters import ALL, MUST_ESCAPE, Range, without
-from shared.patterns.compile_budget import TooLarge
+from shared.patterns.compile_budget import BudgetExceeded, TooLarge
+from shared.patterns.counted_regex import without_limit
+from shared.patterns.look_ahead import joined_with_rest
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Characters, Compiled, FormPart, JoinedParts, Literal, RepeatedPart, either, times
-from shared.patterns.regex import UnknownSyntaxError, joined_with_rest, read_regex
+from shared.patterns.regex import UnknownSyntaxError, read_regex
 from shared.patterns.schema_keywords import NoValue, as_tuple, limits
 
 # The characters of a JSON string: no control characters but those with a short escape
@@ -77,11 +80,16 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
         if name == "format" and value not in FORMATS:
             continue
         names.append(f"{name} {value!r}")
-        if name == "pattern" and (ahead := LENGTHS.match(value)):
+        if name == "format":
+            own = _format(value)
+        elif ahead := LENGTHS.match(value):
             own = searched(f"^(?=.*$){value[ahead.end() :]}", field)
             lengths.append((int(ahead[1]), int(ahead[2])))
+        elif counted := _counted(value):
+            own = counted[0]
+            lengths.append((0, counted[1]))
         else:
-            own = searched(value, field) if name == "pattern" else _format(value)
+            own = searched(value, field)
         found = own if found is None else _both(found, own, names, field)
     least = max(shortest for shortest, _ in lengths)
     most = min((longest for _, longest in lengths if longest is not None), default=None)
@@ -96,6 +104,15 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
         bounded = automaton_of(RepeatedPart(CHARACTER, least, most if is_small else None))
         found = _both(found, bounded, names, field)
     return JoinedParts((QUOTE, Compiled(found, None if is_small else most), QUOTE))
+
+
+@lru_cache(256)
+def _counted(pattern: str) -> tuple[PatternAutomaton, int] | None:
+    """The strings of a pattern without its limit, and their most characters (see `without_limit`)."""
+    with suppress(UnknownSyntaxError, BadInput):  # of which `searched` makes an error
+        found = without_limit(read_regex(with_whole_characters(pattern), CODES, escaped=True), is_searched=True)
+        return (of_regex(found[0]), found[1]) if found is not None else None
+    return None
 
 
 @lru_cache(64)
@@ -130,11 +147,21 @@ def _searched(pattern: str) -> PatternAutomaton | str:
 
 
 def _read_searched(pattern: str) -> PatternAutomaton | None:
-    any_text = RepeatedPart(CHARACTER)
     try:
-        part = joined_with_rest(read_regex(pattern, CODES, escaped=True), any_text, any_text)
+        part = _found(pattern, CODES)
+        return of_regex(JoinedParts((RepeatedPart(CHARACTER), part))) if part is not None else None
     except UnknownSyntaxError:
         before, after = ("" if pattern.startswith("^") else "(?s:.*)"), "" if pattern.endswith("$") else "(?s:.*)"
         whole = compile_pattern(f"{before}(?:{without_anchors(pattern)}){after}")
         return product(whole, automaton_of(PLAIN))  # without escapes
-    return automaton_of(JoinedParts((any_text, part))) if part is not None else None
+    except BudgetExceeded:
+        raise
+    except TooLarge:
+        part = _found(pattern, without(CODES, without(ALL, LATIN)))
+        return of_regex(part) if part is not None else None  # found only where the text begins
+
+
+def _found(pattern: str, within: Codes) -> FormPart | None:
+    """The texts that begin with the pattern; None if there are none."""
+    any_text = RepeatedPart(CHARACTER)
+    return joined_with_rest(read_regex(pattern, within, escaped=True), any_text, any_text)

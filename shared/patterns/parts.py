@@ -132,6 +132,11 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
+class MergedCharacters(Compiled):
+    """One character of many ranges."""
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """A part of parts."""
 

@@ -5,40 +5,28 @@ the characters on which languages agree. `UnknownSyntaxError` is raised for the 
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 from shared.errors import BadInput
-from shared.patterns.byte_automaton import merged, product
-from shared.patterns.character_classes import COMMON, LINE_ENDS, WIDE, Codes, rust_classes
+from shared.patterns.byte_automaton import merged
+from shared.patterns.character_classes import COMMON, LINE_ENDS, WIDE, Codes, category, rust_classes
 from shared.patterns.characters import ALL, Range, without
 from shared.patterns.compile_budget import TooLarge, current_budget
+from shared.patterns.look_ahead import LookAhead
 from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import (
-    NOTHING,
-    Alternatives,
-    Anchor,
-    Characters,
-    Compiled,
-    FormPart,
-    JoinedParts,
-    RepeatedPart,
-    any_of,
-    either,
-    inner_parts,
-)
+from shared.patterns.parts import Anchor, Characters, FormPart, JoinedParts, MergedCharacters, RepeatedPart, either
 
 CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
 HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[xu]\{([0-9A-Fa-f]{1,6})\}")
+CATEGORY = re.compile(r"([pP])(?:([LMNPSZ])|\{([LMNPSZ][a-z]?|C[cfo])\})")
 GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[ims]*)(?:-(?P<off>[ims]+))?(?P<end>[:)]))")
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_NESTING = 100
 MAX_TIMES_LENGTH = 20
 Flags = frozenset[str]  # i: letters of both cases; m: ^ and $ are those of lines; s: a dot also matches line ends
-MAX_FOLDED = 5_000  # characters of a class without regard to case
 MAX_PLAIN = 500  # states of a class, above which they are merged first, such as those of \w
 
 
@@ -46,22 +34,22 @@ class UnknownSyntaxError(Exception):
     """A syntax that only outlines-core knows."""
 
 
-def read_regex(pattern: str, within: Codes = ALL, *, escaped: bool = False, in_common: bool = False) -> FormPart:
+def read_regex(pattern: str, within: Codes = ALL, *, escaped: bool = False) -> FormPart:
     """Reads a pattern into a part. `within`: the characters that it may match. `escaped`: the texts are as JSON writes
-    them in a string; look-ahead is read, and classes are `in_common`: with the characters on which languages agree.
+    them in a string; look-ahead is read, and classes have the characters on which languages agree.
 
     Raises: UnknownSyntaxError; TooLarge; BadInput for other look-around, back-references and word boundaries, and if it
     is nested too deep.
     """
     current_budget().spend(steps=len(pattern) // 2)
     characters = partial(_characters, within=within, escaped=escaped)
-    return _Reader(pattern, characters, not escaped, in_common or escaped).whole()
+    return _Reader(pattern, characters, of_rust=not escaped).whole()
 
 
 @lru_cache(10_000)
 def _characters(codes: Codes, within: Codes, escaped: bool) -> FormPart:
     found = Characters(without(codes, without(ALL, within)), escaped)
-    return found if found.size <= MAX_PLAIN else Compiled(merged(automaton_of(found)))
+    return found if found.size <= MAX_PLAIN else MergedCharacters(merged(automaton_of(found)))
 
 
 def literal(text: str) -> str:
@@ -69,51 +57,10 @@ def literal(text: str) -> str:
     return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
 
 
-@dataclass(frozen=True, slots=True)
-class LookAhead(FormPart):
-    """A look-ahead: the rest of the text begins with the part, or, if `is_negative`, does not."""
-
-    part: FormPart
-    is_negative: bool
-    size = 1
-
-    def build(self, *_: object) -> int:
-        """Raises: BadInput, for one that `joined_with_rest` has not replaced."""
-        raise BadInput("look-ahead within a repetition is not supported", "pattern")
-
-
-def joined_with_rest(part: FormPart, rest: FormPart, any_text: FormPart) -> FormPart | None:
-    """The part and the rest of the text after it. Each look-ahead of the part becomes a condition on that rest; after
-    the look-ahead's own texts comes `any_text`. None if no text is possible."""
-    if not _has_look(part):
-        return JoinedParts((part, rest))
-    if isinstance(part, LookAhead):
-        ahead = joined_with_rest(part.part, any_text, any_text)
-        if ahead is None:
-            return rest if part.is_negative else None
-        remaining = product(automaton_of(rest), automaton_of(ahead), excluded=part.is_negative)
-        return Compiled(remaining) if remaining is not None else None
-    if isinstance(part, JoinedParts):
-        found: FormPart | None = rest
-        for each in reversed(part.parts):
-            found = joined_with_rest(each, found, any_text) if found is not None else None
-        return found
-    ways: Sequence[FormPart] = part.parts if isinstance(part, Alternatives) else []
-    if isinstance(part, RepeatedPart) and part.most == 1:
-        ways = [NOTHING, part.part][part.least :]
-    if not ways:  # a repetition, which raises BadInput when it is built
-        return JoinedParts((part, rest))
-    return any_of(joined_with_rest(each, rest, any_text) for each in ways)
-
-
-def _has_look(part: FormPart) -> bool:
-    return isinstance(part, LookAhead) or any(map(_has_look, inner_parts(part)))
-
-
 class _Reader:
-    def __init__(self, text: str, characters: Callable[[Codes], FormPart], of_rust: bool, in_common: bool) -> None:
+    def __init__(self, text: str, characters: Callable[[Codes], FormPart], *, of_rust: bool) -> None:
         self._text, self._at, self._nesting, self._of_rust = text, 0, 0, of_rust
-        self._characters, self._in_common = characters, in_common
+        self._characters = characters
         # The end of ^ and of the look-aheads read so far directly after it; within these alone, ^ may follow look-ahead
         self._leading_end = 1 if text.startswith("^") else None
         self._has_read_look = self._is_in_leading_look = False
@@ -214,15 +161,28 @@ class _Reader:
         if sign and sign in "bB123456789k":
             reason = "word boundaries" if sign in "bB" else "back-references"
             raise BadInput(f"{reason} are not supported", "pattern")
-        if sign in COMMON:
-            self._at += 1
-            return self._characters(self._class_of(sign))
-        code = self._code()
-        return self._characters(_folded([(code, code)], flags))
+        codes = self._known_class(inverted=False)
+        if codes is not None and sign in COMMON:
+            return self._characters(codes)
+        if codes is None:
+            code = self._code()
+            codes = ((code, code),)
+        return self._characters(_folded([*codes], flags))
 
-    def _class_of(self, letter: str, *, inverted: bool = False) -> Codes:
-        """`inverted`: for a negated set, so with the characters of any language, as the rest must be common to all."""
-        return COMMON[letter][inverted] if self._in_common else rust_classes()[letter]
+    def _known_class(self, *, inverted: bool) -> Codes | None:
+        """The characters of a class such as \\d or \\p{L}, if one is here. `inverted`: for a negated set, so with the
+        characters of any language, as the rest must be common to all."""
+        letter, found = self._text[self._at : self._at + 1], CATEGORY.match(self._text, self._at)
+        if letter in COMMON:
+            self._at += 1
+            return rust_classes()[letter] if self._of_rust else COMMON[letter][inverted]
+        if found is None:
+            return None
+        codes = category(found[2] or found[3], is_negated=letter == "P", inverted=inverted)
+        if not codes:
+            raise UnknownSyntaxError("no category of characters")
+        self._at = found.end()
+        return codes
 
     def _code(self, *, may_be_half: bool = False) -> int:
         """The character of an escape; `may_be_half`: it may also be half of a surrogate pair, which no text has."""
@@ -274,9 +234,8 @@ class _Reader:
             raise UnknownSyntaxError("a syntax error in a pattern with sets in sets")
         if sign != "\\":
             return ord(sign)
-        if after in COMMON:
-            self._at += 1
-            codes += self._class_of(after, inverted=inverted)
+        if (found := self._known_class(inverted=inverted)) is not None:
+            codes += found
             return None
         if after == "b":
             self._at += 1
@@ -292,10 +251,10 @@ def _folded(codes: list[Range], flags: Flags) -> tuple[Range, ...]:
     """With the letters of the other case."""
     if "i" not in flags:
         return tuple(codes)
-    if sum(last - first + 1 for first, last in codes) > MAX_FOLDED and not set(codes) & {WIDE}:
-        raise UnknownSyntaxError("a syntax error in a pattern without regard to case")
+    narrow = [each for each in codes if each != WIDE]
+    current_budget().spend(steps=sum(last - first for first, last in narrow) // 16)
     found = list(codes)
-    for first, last in codes:
-        for code in range(first, last + 1) if (first, last) != WIDE else ():
-            found += [(ord(each), ord(each)) for each in (chr(code).lower(), chr(code).upper()) if len(each) == 1]
+    for character in (chr(code) for first, last in narrow for code in range(first, last + 1)):
+        others = {character.lower(), character.upper()} - {character}
+        found += [(ord(each), ord(each)) for each in others if len(each) == 1]
     return tuple(found)

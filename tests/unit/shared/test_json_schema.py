@@ -338,6 +338,21 @@ def test_look_ahead_sees_the_rest_of_the_text(pattern: str) -> None:
         assert automaton.accepts(json.dumps(text)) == bool(re.search(pattern, text)), text
 
 
+@pytest.mark.parametrize(
+    ("pattern", "accepted", "refused"),
+    [
+        (r"^\p{Lu}[\p{L}\s]{0,99}$", ["Ω", "Дом " * 25], ["a", "Дом " * 25 + "a"]),
+        (r"^[\p{L}'-]{1,40} [\p{L}'-]{1,40}$", ["Zoë O'Neil"], ["Zoë", "Zoë " + "a" * 41]),
+        ("4[0-9]{14}", ["4" + "0" * 14 + "a"], ["4" + "0" * 13]),
+        (r"(?i)^\p{Lu}{2}$", ["äb"], ["a1"]),
+    ],
+)
+def test_a_pattern_with_many_states_is_written(pattern: str, accepted: list[str], refused: list[str]) -> None:
+    automaton = automaton_of(schema_part({"type": "string", "pattern": pattern}))
+    assert [automaton.accepts(json.dumps(text, ensure_ascii=False)) for text in accepted] == [True] * len(accepted)
+    assert not any(automaton.accepts(json.dumps(text, ensure_ascii=False)) for text in refused)
+
+
 def test_a_pattern_of_names_takes_linear_time() -> None:
     names = {"patternProperties": {"(a+)+$": True}, "properties": {"a" * 200 + "b": {"type": "null"}}}
     assert automaton_of(schema_part(names)).accepts("{}")

@@ -5,15 +5,19 @@ import time
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadInput, RetryLater
-from shared.patterns import automaton
+from shared.patterns import automaton, counted_regex
 from shared.patterns.automaton import compile_pattern, without_anchors
 from shared.patterns.byte_automaton import MAX_STATES, longest_text, read_automaton
 from shared.patterns.compile import END, reached
 from shared.patterns.compile_budget import LARGE, Budget, BudgetExceeded, limited_to
+from shared.patterns.counted_regex import without_limit
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import Compiled
+from shared.patterns.regex import read_regex
 from tests.support.pattern_texts import draw_text
 
 PATTERNS = ("(ab|ba)+", "a*b?", "[^a]{2}", "(a|b)*aab", "é+|b", "[0-9]{1,3}", "a{2,}", "", "x(y|)z", "(?i)aB")
@@ -50,19 +54,53 @@ def test_every_state_is_reached_and_leads_to_an_end() -> None:
     assert ((automaton.next_state >= 0).any(axis=1) | automaton.accepting).all()
 
 
+CLASSES = [
+    *(rf"\{letter}" for letter in "dwsDWS"),
+    r"\pL",
+    r"\PN",
+    *(rf"\p{{{name}}}" for name in ("Lu", "Nd", "Zs", "P")),
+]
+
+
 @settings(max_examples=200)
-@given(st.sampled_from("dwsDWS"), st.characters(exclude_categories=["Cs", "Cn"]))
-def test_a_class_has_the_characters_that_it_has_in_rust(letter: str, character: str) -> None:
-    of_rust = compile_pattern(rf"(?x)\{letter}")  # flags are left to outlines-core
-    assert compile_pattern(rf"\{letter}").accepts(character) == of_rust.accepts(character)
-    assert compile_pattern(rf"^[\{letter}]$|aa").accepts(character) == of_rust.accepts(character)
+@given(st.sampled_from(CLASSES), st.characters(exclude_categories=["Cs", "Cn"]))
+def test_a_class_has_the_characters_that_it_has_in_rust(written: str, character: str) -> None:
+    for pattern in (written, f"[{written}]", f"[^{written}]"):
+        of_rust = compile_pattern(f"(?x){pattern}")  # flags are left to outlines-core
+        assert compile_pattern(f"^{pattern}$|aa").accepts(character) == of_rust.accepts(character)
 
 
-@pytest.mark.parametrize("pattern", [r"\w{1,50}", r"(?:[\da-f]{1,4}:){7}[\da-f]{1,4}|(?:[\da-f]{1,4}:){400}"])
-def test_a_class_of_which_unicode_has_too_many_characters_is_of_ascii(pattern: str) -> None:
+@pytest.mark.parametrize(
+    "pattern", [r"(?:[\p{L}-]{1,40} ?){3}", r"(?:[\da-f]{1,4}:){7}[\da-f]{1,4}|(?:[\da-f]{1,4}:){400}"]
+)
+def test_a_class_of_which_unicode_has_too_many_characters_has_those_of_latin(pattern: str) -> None:
     automaton = compile_pattern(pattern)
-    assert automaton.accepts("1a:" * 400) == (":" in pattern)
-    assert [automaton.accepts(text) for text in ("ab_1", "1:2:3:4:5:6:7:f")] == [":" not in pattern, ":" in pattern]
+    is_name = "L" in pattern
+    assert [automaton.accepts(text) for text in ("Zoë Müller-Šimić", "Ольга")] == [is_name, False]
+    assert [automaton.accepts(text) for text in ("1:2:3:4:5:6:7:f", "1a:" * 400)] == [not is_name] * 2
+
+
+characters = st.sampled_from(["a", "[ab]", "[^a]", "é"])
+fixed = st.builds("{}{}".format, characters, st.sampled_from(["", "{2}", "{0}"]))
+ranges = st.builds("{}{{{},{}}}".format, characters, st.integers(0, 2), st.integers(2, 4))
+within = st.one_of(
+    fixed, ranges, st.builds("({}|{})".format, fixed, fixed), st.builds("(?:{}{})".format, fixed, ranges)
+)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(["", "^"]), st.lists(within, max_size=3).map("".join), st.sampled_from(["", "$"]), st.data())
+def test_a_counter_takes_the_place_of_the_limit_of_a_single_repetition(
+    begin: str, inner: str, end: str, data: st.DataObject
+) -> None:
+    whole = read_regex(f"{begin}{inner}{end}")
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(counted_regex, "COUNTED", 1)
+        found = without_limit(whole)
+    assume(found is not None)
+    part, longest = found or (whole, 0)
+    counted, text = automaton_of(Compiled(automaton_of(part), longest)), data.draw(st.text("aabé", max_size=8))
+    assert counted.accepts(text) == bool(re.fullmatch(inner, text)), (counted.bounds, text)
 
 
 def follow(first: set[int], transitions: dict[int, dict[int, int]]) -> set[int]:
@@ -127,8 +165,8 @@ def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now(monkeypatc
     with monkeypatch.context() as changed:
         changed.setattr(automaton, "MAX_RUN_S", 0.0)
         with pytest.raises(RetryLater, match="too busy"):
-            compile_pattern(r"busy\p{Nd}")
-    assert compile_pattern(r"busy\p{Nd}").accepts("busy1")
+            compile_pattern(r"busy\p{Greek}")
+    assert compile_pattern(r"busy\p{Greek}").accepts("busyω")
 
 
 def test_reading_a_long_pattern_takes_of_the_budget() -> None:
