@@ -76,7 +76,7 @@ class _Pull:
     async def on_message(self, msg: Msg) -> None:
         self._is_answered = True
         headers = msg.headers or {}
-        if "Status" in headers and not msg.data:
+        if "Status" in headers and not msg.reply:  # a message of the stream, whose sender chose the header, has a reply
             status, description = headers["Status"], headers.get("Description", "")
             if status == "503" or "Consumer Deleted" in description:
                 self._failure = RetryLater(f"consumer lost: {status} {description}")

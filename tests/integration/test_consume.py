@@ -59,6 +59,14 @@ async def test_more_messages_than_one_pull_request_arrive_in_order(bus: Bus) -> 
     assert got == list(range(1300))
 
 
+@pytest.mark.parametrize("status", ["100", "404", "409", "503"])
+async def test_a_message_that_looks_like_a_status_of_the_server_is_passed_on(bus: Bus, status: str) -> None:
+    headers = {"Status": status, "Description": "Consumer Deleted"}
+    async with consuming(bus) as arrived:
+        await bus.js.publish(bus.subjects.requests, b"", headers=headers)
+        assert await asyncio.wait_for(arrived.get(), LIMIT_S) == b""
+
+
 async def test_consumption_continues_after_the_server_was_killed(own_server: NatsServer) -> None:
     async with new_cell(own_server, "kill") as bus, consuming(bus) as arrived:
         await bus.js.publish(bus.subjects.requests, b"before")
