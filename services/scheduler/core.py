@@ -222,7 +222,7 @@ class SchedulerCore:
         for row in applied.refused.tolist():
             self._refuse_result(row, now_s)
         if len(applied.missing):
-            self._forget_states(applied.missing)
+            self._forget_states(applied.missing, now_s)
         for failure in applied.failures:
             [row] = self.table.rows_of_tickets(np.array([failure.ticket])).tolist()
             if row >= 0:
@@ -297,17 +297,22 @@ class SchedulerCore:
         written: Int32 = table.output_ids(row)[: table.block_start[row]]  # [tokens]
         return self._text_ended(written, table.entry(row).arrived.request, checked)
 
-    def _forget_states(self, tickets: Int64) -> None:
+    def _forget_states(self, tickets: Int64, now_s: float) -> None:
         """The instances lack the states: send the same steps again, with the states. The new tickets make a second
-        report of the same loss late: it would reset the state while its step runs."""
+        report of the same loss late: it would reset the state while its step runs. A step that had its state with it
+        is a failed attempt."""
         rows = self.table.rows_of_tickets(tickets)
         rows = rows[(rows >= 0) & (self.table.pipeline.state[rows] >= SENT)]
+        self.table.attempts[rows] += self.table.state_instance[rows] != self.table.instance[rows]
         self.table.state_instance[rows] = NOWHERE
         self.fleet.changed[self.table.instance[rows]] = True
         self.table.pipeline.take_back(rows)
         self.table.estimate_pending[rows] = False
         for row in rows.tolist():
-            self.table.new_ticket(row)
+            if self.table.attempts[row] < MAX_ATTEMPTS:
+                self.table.new_ticket(row)
+            else:
+                self._retry(row, now_s)
 
     def _refuse_result(self, row: int, now_s: float) -> None:
         """Run a step again, on another instance if there is one: its result was invalid."""

@@ -215,6 +215,18 @@ def test_an_unanswered_step_is_retried_and_fails_after_some_attempts() -> None:
     assert finish.status is OutcomeStatus.FAILED
 
 
+def test_a_request_whose_state_an_instance_never_keeps_fails_after_some_attempts() -> None:
+    core = scheduler_core()
+    commands = core.cycle([registered(), arrival("r")], 100.0)
+    for _ in range(MAX_ATTEMPTS):
+        [sent] = of_kind(commands, ev.SendJobs)
+        assert len(sent.jobs.states) == 1
+        lost = StepResults(instance_id="a-1", epoch=sent.jobs.epoch, missing=sent.jobs.tickets)
+        commands = core.cycle([lost], 100.1)
+    [finish] = of_kind(commands, ev.FinishRequest)
+    assert finish.status is OutcomeStatus.FAILED
+
+
 def test_an_unresponsive_instance_loses_its_requests_and_receives_one_at_a_time() -> None:
     core, worker = scheduler_core(step_timeout_s=10.0), Worker("b-1")
     requests = [arrival(f"r{i}") for i in range(6)]
