@@ -39,8 +39,6 @@ MAX_RESUMED_PLANS = 100  # newest decisions that are searched for an interrupted
 
 @dataclass(slots=True)
 class ReconfigurationController:
-    """The reconfigurator of one cell."""
-
     _bus: Bus
     _clock: BusClock
     _workload: RecentWorkload

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.__main__ import prepare
 from services.reconfigurator.metrics import ReconfiguratorMetrics
-from services.reconfigurator.monitoring import request_expiry, workload_monitor
+from services.reconfigurator.monitoring import workload_monitor
 from services.reconfigurator.monitoring.database_rows import arrival_row, outcome_row
 from services.reconfigurator.monitoring.recent_workload import count_arrivals, read_window
 from services.reconfigurator.monitoring.workload_monitor import MONITORED_STREAMS, check_written, monitor, write_rows
@@ -296,11 +296,11 @@ async def test_old_requests_are_deleted_a_bounded_number_at_a_time(
     async def look(_seconds: float) -> None:
         left.append(await ids(database))
 
-    monkeypatch.setattr(request_expiry, "MAX_ROWS", 4)
-    monkeypatch.setattr(request_expiry, "pause", look)
+    monkeypatch.setattr(workload_monitor, "MAX_EXPIRED_ROWS", 4)
+    monkeypatch.setattr(workload_monitor, "pause", look)
     await upgrade(database)
     await add_requests(database, *(HOUR_S + 60.0 - i for i in range(10)), HOUR_S - 60.0, 0.0)
-    assert await request_expiry.expire_now(database, HOUR_S) == 10
+    assert await workload_monitor.expire_now(database, HOUR_S) == 10
     assert left == [{f"{i}" for i in range(first, 12)} for first in (4, 8, 10)]  # the oldest first
 
 
@@ -310,9 +310,9 @@ async def test_the_deletion_of_old_requests_waits_for_no_lock(database: AsyncEng
     async with database.begin() as other:
         await other.execute(text("SELECT 1 FROM requests WHERE request_id = '0' FOR UPDATE"))
         async with asyncio.timeout(WAIT_S):
-            assert await request_expiry.expire_now(database, HOUR_S) == 1
+            assert await workload_monitor.expire_now(database, HOUR_S) == 1
     assert await ids(database) == {"0"}
-    assert await request_expiry.expire_now(database, HOUR_S) == 1
+    assert await workload_monitor.expire_now(database, HOUR_S) == 1
 
 
 async def test_the_monitor_deletes_old_requests(bus: Bus, database: AsyncEngine) -> None:

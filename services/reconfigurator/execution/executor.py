@@ -80,7 +80,6 @@ class Executor:
             self._run = None
 
     def give_way(self) -> None:
-        """Have the plan in progress end after its current action."""
         if self._run is not None:
             self._run.gives_way = True
 
@@ -219,7 +218,6 @@ class _Run:
             await self.report(text)
 
     async def report(self, text: str, state: PlanState = PlanState.RUNNING) -> None:
-        """Add an event to the record and report it."""
         now_s = self._clock.now_s()
         log.info(text, plan=self.record.plan_id)
         events = [*self.record.events, PlanEvent(at_s=now_s, text=text)]
@@ -232,7 +230,6 @@ class _Run:
         await self.report(f"{spec.name} failed: {why}")
 
     async def end(self) -> None:
-        """Report how the plan ended."""
         if self.gives_way:
             await self.report("a later plan takes over", PlanState.REPLACED)
         elif self.failed:

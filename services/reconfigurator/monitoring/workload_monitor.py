@@ -9,21 +9,22 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import msgspec
+import structlog
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
-from sqlalchemy import func
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.database_rows import Row, arrival_row, outcome_row, plan_row
-from services.reconfigurator.monitoring.request_expiry import expire_requests
 from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.bus.errors import bus_errors
@@ -37,17 +38,20 @@ from shared.messages.requests import Arrival, Outcome
 from shared.retry import retry
 from shared.tasks import pause, run_together
 
+log = structlog.get_logger(__name__)
+
 MAX_BATCH = 500  # rows per transaction
 BATCH_S = 0.8  # time in which the messages of a batch arrive, and so the delay of a row
 EMPTY_S = 2.0  # limit of the wait for the first message of a batch; a wait that a reconnect lost is repeated after it
 REST_S = 0.1  # limit of the fetch of the others
 WRITE_DELAY_S = BATCH_S + REST_S + 0.1  # from an arrival until its row is in Postgres: 0.1 s for scheduler and Postgres
+MAX_EXPIRED_ROWS = 1000  # deleted per transaction
+EXPIRY_PAUSE_S = 0.1  # between two of these transactions, for the work of others
+EXPIRY_INTERVAL_S = 600.0  # from the last old row to the next search
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoredStream:
-    """A stream whose messages become rows of a table."""
-
     stream: str
     kind: type[msgspec.Struct]
     table: type[Base]
@@ -79,7 +83,6 @@ async def _migrate(engine: AsyncEngine) -> None:
 
 
 async def _follow(monitored: MonitoredStream, bus: Bus, engine: AsyncEngine, metrics: ReconfiguratorMetrics) -> None:
-    """Write a stream's messages. Raises: RetryLater if the bus does not answer."""
     stream = bus.subjects.stream(monitored.stream)
     await bus.wait_for_stream(stream)
     with bus_errors(f"read the stream {stream}"):
@@ -166,3 +169,32 @@ async def write_rows(monitored: MonitoredStream, engine: AsyncEngine, rows: Sequ
     with database_errors(), refused_rows():
         async with engine.begin() as connection:
             await connection.execute(statement, sorted(rows, key=itemgetter(*keys)))
+
+
+async def expire_requests(engine: AsyncEngine, retention_s: float) -> None:
+    """Delete the rows of requests that arrived more than `retention_s` seconds ago, again and again until cancelled."""
+    while True:
+        try:
+            if rows := await expire_now(engine, retention_s):
+                log.info("old requests deleted from Postgres", rows=rows)
+        except RetryLater as error:
+            log.warning("old requests not deleted from Postgres", error=str(error))
+        await pause(EXPIRY_INTERVAL_S)
+
+
+async def expire_now(engine: AsyncEngine, retention_s: float) -> int:
+    """Delete all rows that are old now, at most MAX_EXPIRED_ROWS in a transaction, but none that others have locked.
+
+    Returns: their number. Raises: RetryLater if Postgres is unavailable.
+    """
+    row, oldest, rows = RequestRow, func.now() - timedelta(seconds=retention_s), 0
+    old = select(row.request_id).where(row.arrived_at < oldest).order_by(row.arrived_at).limit(MAX_EXPIRED_ROWS)
+    statement = delete(row).where(row.request_id.in_(old.with_for_update(skip_locked=True)))
+    while True:
+        with database_errors():
+            async with engine.begin() as connection:
+                deleted = (await connection.execute(statement)).rowcount
+        if not deleted:
+            return rows
+        rows += deleted
+        await pause(EXPIRY_PAUSE_S)

@@ -5,6 +5,7 @@ from math import inf, isclose
 from services.reconfigurator.planning.plan import Capacity, Decision
 from services.reconfigurator.planning.solver import SolverStatus
 
+UNMET = "no configuration meets every SLO"
 MIN_GAIN = 0.10  # relative gain of an objective, the paper's
 MIN_SLACK_GAIN = 0.01  # share of the SLOs; MIN_GAIN of a tiny slack may be the solver's tolerance
 # Room: how many times the workload instances sustain.
@@ -34,19 +35,14 @@ def should_reconfigure(
     if proposal is SolverStatus.UNKNOWN:
         return Decision(take=False, reason="no plan was found within the time limit")
     if not isinstance(proposal, Capacity):
-        return _fall_back(fallen_back=fallen_back)
+        if fallen_back:
+            return Decision(take=False, reason=f"{UNMET}, and the smallest TP degree runs everywhere already")
+        return Decision(take=True, reason=f"{UNMET}; the smallest TP degree everywhere has the highest throughput")
     if current is SolverStatus.UNKNOWN:
         return Decision(take=False, reason="the current instances could not be evaluated within the time limit")
     if not isinstance(current, Capacity):
         return _replace_failing(proposal, current_at_less_load)
     return _compare(proposal, current, MIN_SLACK_GAIN * whole_slack_s, growing=growing)
-
-
-def _fall_back(*, fallen_back: bool) -> Decision:
-    why = "no configuration meets every SLO"
-    if fallen_back:
-        return Decision(take=False, reason=f"{why}, and the smallest TP degree runs everywhere already")
-    return Decision(take=True, reason=f"{why}; the smallest TP degree everywhere has the highest throughput")
 
 
 def _replace_failing(proposal: Capacity, at_less_load: Capacity | SolverStatus) -> Decision:

@@ -28,8 +28,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedInstance(Placement, frozen=True, kw_only=True):
-    """An instance of the plan."""
-
     preserved: bool  # it already runs on these GPUs
 
 

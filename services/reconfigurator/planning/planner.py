@@ -8,14 +8,14 @@ from time import monotonic
 
 import msgspec
 
-from services.reconfigurator.planning.acceptance import MIN_GAIN, should_reconfigure
-from services.reconfigurator.planning.fallback import fall_back
+from services.reconfigurator.planning.acceptance import MIN_GAIN, UNMET, should_reconfigure
 from services.reconfigurator.planning.packing import fill_spare_gpus
 from services.reconfigurator.planning.plan import Capacity, Decision, Placement, Plan, PlanStatus
 from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.solver import SolverStatus
 from services.reconfigurator.planning.stage1_capacity import find_capacity
 from services.reconfigurator.planning.stage2_assignment import plan_transition
+from services.reconfigurator.planning.throughput import fall_back
 
 TIME_LIMIT_S = 60.0  # for each stage
 
@@ -62,7 +62,7 @@ def _capacity_or_fallback(p: PlanInput, found: Capacity | SolverStatus, *, growi
     if isinstance(found, Capacity):
         return found if growing else fill_spare_gpus(p, found)
     infeasible = found is SolverStatus.INFEASIBLE
-    return fall_back(p, "no configuration meets every SLO" if infeasible else "none was found within the time limit")
+    return fall_back(p, UNMET if infeasible else "none was found within the time limit")
 
 
 def _decide(

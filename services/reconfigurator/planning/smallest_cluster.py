@@ -42,7 +42,6 @@ def gpus_for_threshold(p: PlanInput, min_threshold: float, gpus_per_node: int, t
 
 
 def can_meet_slos(p: PlanInput) -> bool:
-    """Whether enough GPUs could meet every SLO at the lowest threshold."""
     steps = min_steps(p)
     return all(sum(steps[j][k] * p.steps[j].L.min() for j in p.J) <= p.SLO[k] for k in p.K)
 

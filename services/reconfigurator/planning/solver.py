@@ -98,7 +98,6 @@ def _run_cbc(model: pyo.ConcreteModel, time_limit_s: float) -> tuple[Any, float 
 
 
 def _is_satisfied(model: pyo.ConcreteModel) -> bool:
-    """Whether the variables' values satisfy the model."""
     for variable in model.component_data_objects(pyo.Var):
         value = variable.value
         if variable.is_integer() and value is not None and abs(value - round(value)) > TOLERANCE:

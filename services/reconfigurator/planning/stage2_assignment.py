@@ -24,8 +24,6 @@ Place = tuple[int, int, int]  # node, TP degree, index
 
 @dataclass(frozen=True, slots=True)
 class GpuAssignment:
-    """The result of Stage 2."""
-
     instances: list[PlannedInstance]
     preserved: int
     gap: float | None  # of `preserved` to the solver's upper bound, relative; None: unknown

@@ -17,8 +17,6 @@ from shared.profile import LatencyProfile
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The cost of one kind of step."""
-
     tokens: Float64  # [K] tokens computed by a step of class k
     L: Float64  # [D, B] latency of a step by TP degree and batch size, seconds
     busy: Float64  # [D, B] seconds that a batch adds to the time of its instance: at most L

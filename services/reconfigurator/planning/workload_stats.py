@@ -20,8 +20,6 @@ MIN_STEPS = 50  # observed steps at a threshold, below which their mean is not u
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:
-    """One request of the window."""
-
     prompt_tokens: int
     output_tokens: int  # requested
     slo_s: float

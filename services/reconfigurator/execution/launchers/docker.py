@@ -5,7 +5,7 @@ from collections.abc import Collection
 import structlog
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
-from docker.types import DeviceRequest, EndpointConfig
+from docker.types import DeviceRequest
 
 from services.reconfigurator.execution.launchers.container_spec import ALIAS, CELL, SHM_BYTES, TMP, read_specs
 from services.reconfigurator.execution.launchers.docker_api import EngineLauncher, engine_call
@@ -38,15 +38,17 @@ class DockerLauncher(EngineLauncher):
         if existing is not None:
             existing.remove(force=True)
         log.info("starting container", name=self._template.name(spec))
+        network, endpoint = self._settings.worker_network, self._engine.api.create_endpoint_config(aliases=[ALIAS])
+        gpus = DeviceRequest(device_ids=[str(gpu) for gpu in spec.gpus], capabilities=[["gpu"]])
         container = self._engine.containers.create(
             self._settings.worker_image,
             name=self._template.name(spec),
             environment=self._template.environ_of(spec),
             labels=self._template.labels_of(spec),
-            network=self._settings.worker_network or None,
-            networking_config=self._networking(),
+            network=network or None,
+            networking_config={network: endpoint} if network else None,
             volumes=list(self._settings.worker_volumes),
-            device_requests=self._devices(spec),
+            device_requests=[gpus] if self._settings.worker_gpus else [],
             init=True,
             shm_size=SHM_BYTES,
             cap_drop=["ALL"],
@@ -61,16 +63,6 @@ class DockerLauncher(EngineLauncher):
         except APIError:
             container.remove(force=True)
             raise
-
-    def _networking(self) -> dict[str, EndpointConfig] | None:
-        if not self._settings.worker_network:
-            return None
-        return {self._settings.worker_network: self._engine.api.create_endpoint_config(aliases=[ALIAS])}
-
-    def _devices(self, spec: InstanceSpec) -> list[DeviceRequest]:
-        if not self._settings.worker_gpus:
-            return []
-        return [DeviceRequest(device_ids=[str(gpu) for gpu in spec.gpus], capabilities=[["gpu"]])]
 
     @engine_call
     def stop(self, spec: InstanceSpec, grace_s: float) -> None:
