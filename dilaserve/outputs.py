@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
 
 from shared.errors import BadInput
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
 
 LINE_S = 10.0  # between two lines of progress
 FIGURES = (".png", ".html")
@@ -69,7 +67,6 @@ def percent(value: float | None) -> str:
 
 
 def distribution(values: Mapping[str, float | None]) -> str:
-    """Numbers with their names."""
     return ", ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
@@ -86,25 +83,19 @@ def shared_rows(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def print_rows(rows: Mapping[str, str]) -> None:
-    """Print names and texts in two columns."""
     width = max(map(len, rows))
     for name, text in rows.items():
         typer.echo(f"{name:<{width}}  {text}")
 
 
-def open_console() -> "Console":
+def open_console() -> Console:
     """Standard output, for tables."""
-    from rich.console import Console  # noqa: PLC0415  (slow to import)
-
     return Console(soft_wrap=True, highlight=False)
 
 
 @contextmanager
-def open_progress() -> "Iterator[Progress]":
+def open_progress() -> Iterator[Progress]:
     """Progress on standard error: bars in a terminal, elsewhere a line for each task every LINE_S."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress  # noqa: PLC0415
-
     console = Console(stderr=True)
     ended = threading.Event()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -117,7 +108,7 @@ def open_progress() -> "Iterator[Progress]":
             ended.set()
 
 
-def _print_lines(progress: "Progress", ended: threading.Event) -> None:
+def _print_lines(progress: Progress, ended: threading.Event) -> None:
     while not ended.wait(LINE_S):
         for task in progress.tasks:
             if not task.finished:
@@ -125,7 +116,7 @@ def _print_lines(progress: "Progress", ended: threading.Event) -> None:
                 sys.stderr.write(f"{task.description}: {task.completed:.0f}{of}, {task.elapsed or 0.0:.0f} s\n")
 
 
-def add_bar(progress: "Progress", name: str, total: int) -> Callable[[], None]:
+def add_bar(progress: Progress, name: str, total: int) -> Callable[[], None]:
     """Add a bar. Returns: a function that advances it by one."""
     task = progress.add_task(name, total=total)
     return lambda: progress.advance(task)

@@ -18,7 +18,7 @@ from docker.models.containers import Container
 from openai import OpenAI
 
 from dilaserve.stack.bus_users import new_passwords, password_variable
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from experiments.docker_engine import CannotRun, docker, swarm
 from experiments.live_cluster import is_ready
 from services.reconfigurator.execution.launchers.container_spec import CELL, read_spec
@@ -110,7 +110,7 @@ def compose_environ() -> dict[str, str]:
     """Variables of the compose files: base images available here, passwords, and short planning intervals."""
     passwords = {password_variable(user): password for user, password in new_passwords().items()}
     passwords |= {name: secrets.token_hex(16) for name in ("POSTGRES_PASSWORD", "GRAFANA_PASSWORD")}
-    own = {**passwords, "TAG": TAG, "PORT": str(free_port()), "CELL": CELL_NAME}
+    own = {**passwords, "TAG": TAG, "PORT": str(free_ports(1)[0]), "CELL": CELL_NAME}
     return {**os.environ, **_bases(), **own, "INTERVAL_S": "5", "WINDOW_S": "12"}
 
 

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from dilaserve.load.workload import LoadRequest
 from dilaserve.stack.data_dir import read_addresses
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.background import background_program
 from experiments.held_out import held_out
@@ -43,7 +43,7 @@ class LiveCluster:
 def live_cluster(*options: object, within: Path | None = None) -> Iterator[LiveCluster]:
     """Run `dilaserve up` with these options, its data in a directory `within` another one. Raises: RuntimeError with
     its log if it does not start."""
-    port = free_port()
+    port = free_ports(1)[0]
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="dilaserve-", dir=within) as directory:
         data_dir = Path(directory) / "data"

@@ -20,7 +20,7 @@ import httpx
 import typer
 
 from dilaserve.commands.up import QUESTION
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from experiments.live_cluster import chat_body
 from experiments.report import RESULTS, Report
 
@@ -89,7 +89,7 @@ def main(
 ) -> None:
     """Print the times, and write them to experiments/results/new_user.md. Exit status 1: no answer."""
     packages = "Packages from pip's cache where it has them." if cache else "All packages downloaded."
-    report, port = Report("A new user's first minutes", packages), free_port()
+    report, port = Report("A new user's first minutes", packages), free_ports(1)[0]
     report.add_columns("until", "s")
     with tempfile.TemporaryDirectory(prefix="dilaserve-new-user-") as directory:
         clone = Path(directory) / "dilaserve"

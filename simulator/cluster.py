@@ -126,7 +126,6 @@ class SimulatedCluster:
         self._events.append(ev.InstanceUpdated(instance))
 
     def holds_requests(self, instance_id: str) -> bool:
-        """Whether the scheduler has requests on the instance."""
         return bool(self._core.fleet.requests[self._core.fleet.index_of[instance_id]])
 
     def leave(self, instance_id: str, noticed_after_s: float = 0.0) -> None:
@@ -165,7 +164,6 @@ class SimulatedCluster:
             self._idle[instance_id] = instance
 
     def _step_results(self) -> list[StepResults]:
-        """The results of the ended iterations."""
         if not self._ended:
             return []
         instance_ids, latencies_s, batches = zip(*self._ended, strict=True)

@@ -79,7 +79,6 @@ class SimulatedInstance:
         self._seconds = lru_cache(4096)(cost.seconds)
 
     def accept(self, batch: Batch) -> None:
-        """Queue jobs."""
         self._queue.append(batch)
 
     def start(self) -> float | None:
@@ -102,7 +101,6 @@ class SimulatedInstance:
         return self.latency_s
 
     def finish(self) -> Batch:
-        """End the running iteration."""
         assert self.running is not None, "no iteration is running"
         batch, self.running = self.running, None
         return batch

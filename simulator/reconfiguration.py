@@ -47,8 +47,6 @@ class SimulatedReconfiguration:
 
 @dataclass
 class SimulatedReconfigurator:
-    """Plans for one cluster and carries the plans out."""
-
     _settings: SimulatedReconfiguration
     _planner: Planner
     _profile: LatencyProfile
@@ -75,7 +73,6 @@ class SimulatedReconfigurator:
         self._later(wait_s or self._schedule.recent_s, self._check)
 
     def _check(self) -> None:
-        """Decide if a decision is due."""
         self._forget_dead()
         recent = len(self._arrived(self._schedule.recent_s))
         if trigger := self._schedule.due(self._clock.now_s, recent):
@@ -202,5 +199,4 @@ def place(degrees: Iterable[int], gpus_per_node: int) -> list[InstanceSpec]:
 
 
 def nodes_of(specs: Sequence[InstanceSpec], gpus_per_node: int) -> tuple[Node, ...]:
-    """The nodes that the instances are on."""
     return tuple(Node(name=name, gpus=gpus_per_node) for name in dict.fromkeys(spec.node for spec in specs))

@@ -138,17 +138,18 @@ def _run(
     """Send the load, then grade and judge the replies, with progress bars."""
     import asyncio  # noqa: PLC0415
 
-    from dilaserve.load.client import API_KEY  # noqa: PLC0415
-    from dilaserve.load.session import graded, judged, run_session  # noqa: PLC0415
+    from dilaserve.load.client import API_KEY, InstancesAt, run_load  # noqa: PLC0415
+    from dilaserve.load.grading import graded, judged  # noqa: PLC0415
     from dilaserve.load.summary import summarize  # noqa: PLC0415
 
-    extra: dict[str, Any] = {}
+    extra, instances = dict[str, Any](), list[InstancesAt]()
     if judge is not None:
         asyncio.run(judge.check())
     with open_progress() as progress:
         sent = add_bar(progress, "requests", len(load.arrivals_s))
         key = os.environ.get(API_KEY, "")
-        replies, instances = asyncio.run(run_session(url, load, slo_s, lambda _: sent(), key, ca, stream=stream))
+        sending = run_load(url, load, slo_s, lambda _: sent(), key, ca, stream=stream, instances=instances)
+        replies = asyncio.run(sending)
         if questions:
             replies = graded(replies, questions, add_bar(progress, "grading", len(replies)))
         if judge is not None:

@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from dilaserve.outputs import open_console
 
 if TYPE_CHECKING:
     from dilaserve.stack.checks import Finding
@@ -53,11 +57,6 @@ def doctor(
 
 
 def _print(found: "list[Finding]") -> None:
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Column, Table  # noqa: PLC0415
-
-    from dilaserve.outputs import open_console  # noqa: PLC0415
-
     table = Table(*(Column(overflow="fold") for _ in range(3)), box=None, show_header=False)  # whole paths
     for finding in found:
         state = "[green]ok[/]" if finding.ok else "[red]wrong[/]"

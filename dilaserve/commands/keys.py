@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import typer
+from rich.markup import escape
+from rich.table import Table
+
+from dilaserve.outputs import open_console
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -64,10 +68,6 @@ def create(
 @keys.command("list", epilog="Example: dilaserve keys list --json")
 def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show all keys and their limits, without secrets."""
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    from dilaserve.outputs import open_console  # noqa: PLC0415
     from shared.database.key_store import read_keys  # noqa: PLC0415
 
     found = list(_in_database(database_url, data_dir, read_keys).values())

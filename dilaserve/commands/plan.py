@@ -106,7 +106,6 @@ def _table(tried: "Sequence[SizedCluster]") -> str:
 
 
 def _report(made: Plan) -> str:
-    """A short summary."""
     instances = ", ".join(f"{count} of TP-{degree}" for degree, count in made.instances_per_tp.items())
     quality = f"mean threshold {made.mean_threshold:.4f}, SLO slack {made.slack_s:.4g}"
     lines = [

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.live import Live
+
+from dilaserve.outputs import open_console
 
 EXAMPLE = "Example: dilaserve status --watch"
 
@@ -48,9 +51,6 @@ def status(
 
 async def _show(url: str, certificate: str, nats_url: str, nats_ca: str, cell: str, *, watch: bool, json: bool) -> None:
     """Show the state once, or with `watch` a live view, updated with each message of the scheduler, until Ctrl-C."""
-    from rich.live import Live  # noqa: PLC0415
-
-    from dilaserve.outputs import open_console  # noqa: PLC0415
     from dilaserve.stack.observer import open_observer  # noqa: PLC0415
     from dilaserve.stack.report import render  # noqa: PLC0415
     from shared.service import stop_on_signal  # noqa: PLC0415

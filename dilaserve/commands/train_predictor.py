@@ -85,7 +85,6 @@ def train_predictor(
 
 
 def _format(report: dict[str, Any]) -> str:
-    """The report as text."""
     errors = report["mean_relative_error"]
     lines = [f"{'mean relative error of the steps left':42} {'fixed':>8} {'changing':>9}"]
     lines += [f"{name:42} {errors['fixed'][name]:8.1%} {errors['changing'][name]:9.1%}" for name in errors["fixed"]]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
+from rich.table import Table
 
 from dilaserve.outputs import check_file, number, open_console, open_progress, percent
 from shared.errors import BadInput, DilaserveError
@@ -117,8 +118,6 @@ def _questions(data: Path | None, count: int, text: "TextModel") -> "tuple[str, 
 
 
 def _print(title: str, own: "Verification", known: "PublishedFigures | None") -> None:
-    from rich.table import Table  # noqa: PLC0415
-
     table = Table("", "here", "published", box=None, title=title, title_justify="left")
     tokens, accuracy, speed = (
         (None, None, None) if known is None else (known.tokens_per_step, known.accuracy, known.tokens_per_s)

@@ -5,6 +5,7 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ import httpx
 from dilaserve.load.workload import LoadRequest, RequestLoad
 from dilaserve.quality.answers import states_answer
 from shared.errors import BadInput
+from shared.tasks import during
 
 CONNECT_S = 10.0
+POLL_INTERVAL_S = 1.0  # of the cluster's state
 REPLY_TIMEOUT_S = 900.0
 API_KEY = "DILASERVE_API_KEY"  # environment variable
+
+InstancesAt = tuple[float, dict[str, int]]  # seconds from the start; number of instances by TP degree from then on
 
 
 def open_client(url: str, timeout: httpx.Timeout, key: str, ca: Path | None = None) -> httpx.AsyncClient:
@@ -67,7 +72,7 @@ async def served_model(client: httpx.AsyncClient) -> str:
 async def instances_per_tp(client: httpx.AsyncClient) -> dict[str, int] | None:
     """The number of ready instances by TP degree; None if the server does not report it."""
     try:
-        nodes = (await client.get("/cluster")).raise_for_status().json()["nodes"]
+        nodes = (await client.get("/cluster", timeout=CONNECT_S)).raise_for_status().json()["nodes"]
         degrees = [i["tp_degree"] for node in nodes for i in node["instances"] if i["state"] == "ready"]
     except (httpx.HTTPError, ValueError, LookupError, TypeError):
         return None
@@ -83,14 +88,22 @@ async def run_load(
     ca: Path | None = None,
     *,
     stream: bool = False,
+    instances: list[InstancesAt] | None = None,
 ) -> list[LoadReply]:
-    """Send the load, with the SLO `slo_s` for rows without one, and wait for all replies. `ca`: as `open_client`.
+    """Send the load, with the SLO `slo_s` for rows without one, and wait for all replies. `ca`: as `open_client`;
+    `instances` gets those of the cluster over time.
 
     Raises: BadInput if no gateway answers.
     """
     async with open_client(url, httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_S), key, ca) as client:
         model = await served_model(client)
         start_s = time.perf_counter()
+
+        async def monitor(found: list[InstancesAt]) -> None:
+            while True:
+                if (counts := await instances_per_tp(client)) is not None:
+                    found.append((time.perf_counter() - start_s, counts))
+                await asyncio.sleep(POLL_INTERVAL_S)
 
         async def send(number: int, arrival_s: float) -> LoadReply:
             await asyncio.sleep(start_s + arrival_s - time.perf_counter())
@@ -100,7 +113,8 @@ async def run_load(
             on_reply(reply)
             return reply
 
-        return await asyncio.gather(*(send(number, at_s) for number, at_s in enumerate(load.arrivals_s)))
+        async with nullcontext() if instances is None else during(monitor(instances)):
+            return await asyncio.gather(*(send(number, at_s) for number, at_s in enumerate(load.arrivals_s)))
 
 
 def request_body(model: str, request: LoadRequest, slo_s: float | None) -> dict[str, Any]:

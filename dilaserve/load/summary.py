@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dilaserve.load.client import LoadReply
+from dilaserve.load.client import InstancesAt, LoadReply
 from simulator.result import Records, distribution, mean, outcomes, timeline
 from simulator.workload import make_trace
 
 BUCKET_S = 1.0  # of the timeline
-
-InstancesAt = tuple[float, dict[str, int]]  # seconds from the start; number of instances by TP degree from then on
 
 
 def summarize(replies: Sequence[LoadReply], duration_s: float, instances: Sequence[InstancesAt] = ()) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from dilaserve.prediction.recording import RecordedRun
+from dilaserve.prediction.collecting import RecordedRun
 from services.predictor.evaluation import GRANULARITIES, updates
 from services.predictor.model import StepPredictor
 from services.predictor.queries import Query

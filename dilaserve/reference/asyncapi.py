@@ -113,7 +113,6 @@ def document() -> Json:
 
 
 def text() -> str:
-    """The text of docs/asyncapi.json."""
     return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
 
 

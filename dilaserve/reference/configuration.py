@@ -19,7 +19,6 @@ names the variable, the value and the accepted values. Lists are comma-separated
 
 
 def text() -> str:
-    """The text of docs/configuration.md."""
     parts = [INTRODUCTION, _section("Every service", ServiceSettings, set())]
     common = {field.name for field in msgspec.structs.fields(ServiceSettings)}
     parts += [_section(service.capitalize(), kind, common) for service, kind in SETTINGS.items()]

@@ -80,7 +80,6 @@ def _gpus(count: int) -> Finding:
 
 
 def nats_binary() -> Finding:
-    """The NATS server's executable."""
     try:
         command = [find_server(), "--version"]
         detail = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
@@ -134,7 +133,6 @@ def model(given: str) -> Finding:
 
 
 def profile(path: Path | None) -> Finding:
-    """The latency profile."""
     if path is None:
         return Finding("latency profile", True, "none given: each worker measures a quick one at its first start")
     try:

@@ -14,6 +14,8 @@ import structlog
 from dilaserve.stack.bus_users import new_passwords, user_url
 from dilaserve.stack.data_dir import Addresses, remove_addresses, write_addresses
 from dilaserve.stack.nats import nats_programs, server_names, store_dir
+from dilaserve.stack.nats_restart import restart_when_unwritable
+from dilaserve.stack.node_agent import NodeAgent
 from dilaserve.stack.options import NODE, Stack
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.postgres import database_url, prepare_postgres
@@ -29,11 +31,12 @@ from dilaserve.stack.services import (
 from dilaserve.stack.supervisor import Supervisor
 from dilaserve.stack.up_options import UpOptions
 from services.gateway.listeners import listen
+from shared.bus.client import Bus
 from shared.bus.users import BusUser
 from shared.errors import DilaserveError
 from shared.messages.cell import CellConfig
 from shared.settings import ServiceSettings, check_nats_url, read_settings
-from shared.tasks import cancel
+from shared.tasks import during
 from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
@@ -128,9 +131,6 @@ async def _start(
 @asynccontextmanager
 async def _node_agent(supervisor: Supervisor, stack: Stack, nats_urls: NatsUrls) -> AsyncIterator[None]:
     """Run the agent that starts and stops workers for the reconfigurator."""
-    from dilaserve.stack.node_agent import NodeAgent  # noqa: PLC0415
-    from shared.bus.client import Bus  # noqa: PLC0415
-
     settings = _settings()
     url, specs = nats_urls[BusUser.SUPERVISOR], {spec.name: spec for spec in stack.specs}
     async with await Bus.connect(url, settings.cell, name="supervisor", ca=settings.nats_ca) as bus:
@@ -141,17 +141,12 @@ async def _node_agent(supervisor: Supervisor, stack: Stack, nats_urls: NatsUrls)
 @asynccontextmanager
 async def _nats_restarts(supervisor: Supervisor, data_dir: Path, nats_urls: NatsUrls) -> AsyncIterator[None]:
     """Restart NATS if it no longer writes. In a cluster another server takes over instead."""
-    from dilaserve.stack.nats_restart import restart_when_unwritable  # noqa: PLC0415
-    from shared.bus.client import Bus  # noqa: PLC0415
-
     [server] = server_names(1)
-    async with await Bus.connect(nats_urls[BusUser.OPERATOR], _settings().cell, name="supervisor") as bus:
-        restarts = restart_when_unwritable(supervisor, server, bus, store_dir(data_dir, 1))
-        watching = asyncio.create_task(restarts)
-        try:
-            yield
-        finally:
-            await cancel([watching])
+    async with (
+        await Bus.connect(nats_urls[BusUser.OPERATOR], _settings().cell, name="supervisor") as bus,
+        during(restart_when_unwritable(supervisor, server, bus, store_dir(data_dir, 1))),
+    ):
+        yield
 
 
 async def _nats(supervisor: Supervisor, stack: Stack) -> dict[str, str]:

@@ -26,7 +26,6 @@ class NodeAgent:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, bus: Bus, node: str) -> None:
-        """Subscribe to the node's launch orders."""
         await bus.nc.subscribe(bus.subjects.launch(node), cb=self._receive)
 
     async def _receive(self, msg: Msg) -> None:

@@ -10,11 +10,6 @@ from shared.urls import url_host
 LOOPBACK = "127.0.0.1"
 
 
-def free_port() -> int:
-    """A free port of the loopback address."""
-    return free_ports(1)[0]
-
-
 def free_ports(count: int) -> list[int]:
     """Different free ports of the loopback address."""
     with ExitStack() as bound:

@@ -51,7 +51,6 @@ def prepare_postgres(directory: Path) -> Program:
 
 
 def database_url(directory: Path) -> str:
-    """The URL of the cluster's default database."""
     return f"postgresql://postgres@/postgres?host={quote(str(socket_directory(directory)))}"
 
 

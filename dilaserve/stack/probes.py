@@ -5,8 +5,13 @@ import ssl
 from collections.abc import Awaitable, Callable
 from functools import cache
 
+import httpx
+import nats.errors
+
+from shared.bus.tls import bus_client
+from shared.bus.users import inbox_prefix
 from shared.errors import BadInput
-from shared.urls import without_credentials
+from shared.urls import server_urls, without_credentials
 
 POLL_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 5.0  # for a server that the user named
@@ -28,8 +33,6 @@ async def check_answers(probe: Callable[[str], Awaitable[bool]], url: str, what:
 
 def check_url(option: str, url: str) -> str:
     """The URL of a gateway, without a final slash or /v1. Raises: BadInput if it is invalid."""
-    import httpx  # noqa: PLC0415
-
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
@@ -41,12 +44,6 @@ def check_url(option: str, url: str) -> str:
 
 async def nats_answers(url: str, ca: str = "") -> bool:
     """Whether one of the NATS servers in `url` answers, with JetStream; `ca` as `bus_client`. Raises: BadInput."""
-    from nats.errors import Error  # noqa: PLC0415
-
-    from shared.bus.tls import bus_client  # noqa: PLC0415
-    from shared.bus.users import inbox_prefix  # noqa: PLC0415
-    from shared.urls import server_urls  # noqa: PLC0415
-
     client = bus_client(url, ca)
     try:
         await client.connect(
@@ -59,7 +56,7 @@ async def nats_answers(url: str, ca: str = "") -> bool:
             error_cb=_ignore,
         )
         await client.jetstream(timeout=1).account_info()
-    except (Error, OSError, TimeoutError):
+    except (nats.errors.Error, OSError, TimeoutError):
         return False
     finally:
         await client.close()  # also if the server refused the user
@@ -82,8 +79,6 @@ async def not_ready_reason(url: str, certificate: str = "") -> str | None:
 
     `certificate`: the file with the gateway's own certificate, if it is known. It is trusted under any name.
     """
-    import httpx  # noqa: PLC0415
-
     try:
         async with httpx.AsyncClient(timeout=2, trust_env=False, verify=_trusted(certificate)) as client:
             reply = await client.get(f"{url}/ready")
@@ -101,8 +96,6 @@ async def not_ready_reason(url: str, certificate: str = "") -> str | None:
 def _trusted(certificate: str) -> ssl.SSLContext:
     """The certificate of this file alone, or the well-known authorities. Cached, as reading them is the slowest part of
     a probe."""
-    import httpx  # noqa: PLC0415
-
     if not certificate:
         return httpx.create_ssl_context(trust_env=False)
     context = ssl.create_default_context(cafile=certificate)

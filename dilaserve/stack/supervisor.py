@@ -45,7 +45,6 @@ class SupervisedProgram:
             await self._task
 
     def signal(self) -> None:
-        """Send the program its stop signal."""
         if self._process:
             with suppress(ProcessLookupError):
                 self._process.send_signal(self.program.stop_signal)
@@ -131,7 +130,6 @@ class Supervisor:
         self._programs[name].signal()
 
     def kill(self) -> None:
-        """Kill all programs."""
         for each in self._programs.values():
             each.kill()
 

@@ -25,8 +25,6 @@ Model = Annotated[str, Option(help="Checkpoint directory or hub id.", show_defau
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """The options as given."""
-
     port: Annotated[int, Option(min=1, max=65535, help="Port of the REST API.")] = GATEWAY["port"]
     host: Annotated[str, Option(help="Address of the REST API; 0.0.0.0: all interfaces.")] = GATEWAY["host"]
     model: Model = str(DEMO_MODEL)

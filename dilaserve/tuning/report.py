@@ -15,8 +15,6 @@ from simulator.unloaded_latency import SLO_MULTIPLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The results of all steps."""
-
     model: str
     device: str
     prompts: int

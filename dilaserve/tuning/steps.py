@@ -5,20 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from dilaserve.load.workload import read_requests
 from dilaserve.outputs import add_bar, open_progress
-from dilaserve.prediction.collecting import CollectedTrajectories, num_runs, open_engine, split
+from dilaserve.prediction.collecting import CollectedTrajectories, RecordedRun, collect, num_runs, open_engine, split
 from dilaserve.prediction.suggested_slo import alone_s, suggested_slo_s
 from dilaserve.prediction.training_runs import Prompt, read_prompts
 from dilaserve.profiling import measure_degrees
 from dilaserve.tuning.report import Tuning
-from dilaserve.tuning.stored_runs import record_parts
 from dilaserve.tuning.suggestions import Quality, agreement, exact_match, suggested_thresholds
 from services.predictor.training import save_predictor, train
+from services.worker.engine.engine import Engine
 from services.worker.model.model_loading import ModelChoice
 from services.worker.profile.profiler import full_plan
 from shared.cpu import BFLOAT16_GAIN, has_bfloat16
@@ -29,6 +30,7 @@ from shared.profile import LatencyProfile, read_profile, write_profile
 from shared.text import TextModel
 
 OPTIONS, PROFILE, RUNS, PREDICTOR = "tune.json", "profile.csv", "runs", "predictor"  # in the folder of the results
+PART_PROMPTS = 8  # of a file of recorded runs, at which an interrupted recording continues
 
 Report = Callable[[str], None]
 
@@ -141,11 +143,48 @@ def _record(
         open_progress() as progress,
     ):
         on_run = add_bar(progress, "runs", total)
-        record = partial(record_parts, engine, thresholds=options.thresholds, on_run=on_run)
+        record = partial(_record_parts, engine, thresholds=options.thresholds, on_run=on_run)
         return (
             record(training, directory=options.out / RUNS / "training"),
             record(testing, directory=options.out / RUNS / "held-out"),
         )
+
+
+def _record_parts(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    thresholds: Sequence[float],
+    directory: Path,
+    on_run: Callable[[], object],
+) -> CollectedTrajectories:
+    """Run every prompt, except those of parts that are in `directory` already. Calls `on_run` for each run.
+
+    Raises: BadInput if a prompt cannot run.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    all_runs = CollectedTrajectories(RecordedRun(), RecordedRun())
+    for number, first in enumerate(range(0, len(prompts), PART_PROMPTS)):
+        path, group = directory / f"{number:04}.runs", prompts[first : first + PART_PROMPTS]
+        if path.exists():
+            part = msgspec.msgpack.decode(path.read_bytes(), type=CollectedTrajectories, dec_hook=_unpacked)
+            for _ in part.trajectories:
+                on_run()
+        else:
+            part = collect(engine, group, thresholds, number, on_run)
+            draft = path.with_suffix(".draft")
+            draft.write_bytes(msgspec.msgpack.encode(part, enc_hook=_packed))
+            draft.replace(path)
+        all_runs.add(part)
+    return all_runs
+
+
+def _packed(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _unpacked(kind: type, packed: Any) -> Any:  # noqa: ARG001  (an array's type of elements is stored)
+    dtype, shape, data = packed
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _quality(

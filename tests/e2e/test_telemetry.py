@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
 from dilaserve.stack.options import METRICS_ORDER
-from dilaserve.stack.ports import LOOPBACK, check_free, free_port
+from dilaserve.stack.ports import LOOPBACK, check_free, free_ports
 from dilaserve.stack.up_options import DEMO_MODEL
 from shared.errors import BadInput
 from tests.support.metrics import exported
@@ -59,7 +59,7 @@ def served() -> Iterator[Served]:
 def consecutive_free_ports(count: int) -> int:
     """The first of `count` consecutive free ports."""
     while True:
-        first = free_port()
+        first = free_ports(1)[0]
         try:
             for port in range(first, first + count):
                 check_free(LOOPBACK, port)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from nats.aio.msg import Msg
 
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.faults.load import THRESHOLD, closed_loop
 from experiments.live_cluster import held_out_requests
@@ -47,7 +47,7 @@ def cell(name: str, nats_url: str, logs: Path) -> Iterator[None]:
 @contextmanager
 def gateway(nats_url: str, logs: Path) -> Iterator[str]:
     """A gateway that serves both cells. Returns: its URL."""
-    port = free_port()
+    port = free_ports(1)[0]
     settings = {"nats_url": nats_url, "cell": FIRST, "model": DEMO_MODEL, "model_name": "demo", "port": port}
     with service("gateway", settings | {"more_models": f"demo={DEMO_MODEL}@{SECOND}"}, logs / f"gateway-{port}.log"):
         yield f"http://127.0.0.1:{port}"

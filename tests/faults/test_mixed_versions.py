@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.faults.accounts import is_duplicated, received_outcomes
 from experiments.faults.load import Answer, NextGateway, closed_loop, send
@@ -116,7 +116,7 @@ async def more(answers: list[Answer]) -> None:
 
 @pytest.mark.parametrize("newer", ["scheduler", "workers"])
 async def test_a_scheduler_serves_with_workers_of_another_version(cell: Cell, earlier: Path, newer: str) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     of_scheduler, of_workers = (ROOT, earlier) if newer == "scheduler" else (earlier, ROOT)
     await cell.start("scheduler", of_scheduler)
     for number in (1, 2):
@@ -129,7 +129,7 @@ async def test_a_scheduler_serves_with_workers_of_another_version(cell: Cell, ea
 
 async def test_a_cell_is_upgraded_service_by_service_under_load(cell: Cell, earlier: Path) -> None:
     """In the order of docs/operations.md."""
-    ports = free_port(), free_port()
+    ports = free_ports(2)
     old = {name: await cell.start(name, earlier) for name in ("scheduler", "predictor")}
     old_workers = [await cell.start("worker", earlier, number) for number in (1, 2)]
     old_gateway = await cell.start("gateway", earlier, port=ports[0])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dilaserve.stack.nats import cluster_sections
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from experiments.faults.bus_servers import BusServers, bus_servers, leaders
 from experiments.live_cluster import CELL
 from services.scheduler.io import delivery_watch
@@ -175,7 +175,7 @@ async def test_several_replicas_without_a_cluster_are_refused_with_the_setting(b
 
 
 async def test_a_server_without_the_password_of_the_routes_is_refused(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     [section] = cluster_sections(["nats-1"], [port])
     with started_server(tmp_path, more=section):
         replies = await asyncio.to_thread(join_cluster, port)

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from services.gateway.bus_connection import BusConnection
 from services.gateway.stores.batch_store import WINDOW_S, BatchStore
 from services.worker.io.registration import Registration
@@ -45,7 +45,7 @@ async def test_a_request_has_its_whole_slo_if_clocks_are_an_hour_off(
     scheduler_s: float, gateway_s: float, bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
 ) -> None:
     cell = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
-    port = free_port()
+    port = free_ports(1)[0]
     settings = cell.settings | {"port": port}
     body = {"model": "tiny", "prompt": "2+2=", "max_tokens": 32, "slo_ms": 1000 * SLO_S}
     async with cell.instance(), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as http:

@@ -19,7 +19,7 @@ from dilaserve.stack import observer as stack_observer
 from dilaserve.stack import probes
 from dilaserve.stack.observer import open_observer
 from dilaserve.stack.packages import PACKAGES
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from shared.bus.client import Bus
 from tests.builders import scheduler_stats
 from tests.support.nats import started_server
@@ -122,7 +122,7 @@ def test_invalid_options_of_up_print_one_line_and_start_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probes, "ANSWER_TIMEOUT_S", 0.2)
-    given = {"--model": tiny_checkpoint_dir, "--data-dir": tmp_path / "data", "--port": free_port(), option: value}
+    given = {"--model": tiny_checkpoint_dir, "--data-dir": tmp_path / "data", "--port": free_ports(1)[0], option: value}
     assert error in refusal(capsys, "up", *(part for pair in given.items() for part in pair))
     assert not (tmp_path / "data" / "nats").exists()
 
@@ -133,7 +133,7 @@ def test_a_taken_metrics_port_is_reported_with_its_option(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         first = taken.getsockname()[1] - 1  # so that the second is taken
         options = ["--model", tiny_checkpoint_dir, "--data-dir", tmp_path / "data", "--metrics-port", first]
-        error = refusal(capsys, "up", *options, "--port", free_port())
+        error = refusal(capsys, "up", *options, "--port", free_ports(1)[0])
     assert "the port is taken; choose another with --metrics-port" in error
 
 
@@ -197,7 +197,7 @@ def test_doctor_reports_problems_with_fixes(
 
 
 def test_doctor_reports_no_problem_if_a_stack_can_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "--data-dir", str(tmp_path), "--port", str(free_port())]) == 0
+    assert run(["doctor", "--data-dir", str(tmp_path), "--port", str(free_ports(1)[0])]) == 0
     assert "wrong" not in capsys.readouterr().out
 
 

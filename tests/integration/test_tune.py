@@ -8,7 +8,7 @@ import pytest
 
 from dilaserve.cli import run
 from dilaserve.prediction.collecting import collect
-from dilaserve.tuning import steps, stored_runs
+from dilaserve.tuning import steps
 from services.predictor.model import load_predictor
 from shared.profile import read_profile
 
@@ -58,7 +58,7 @@ def test_the_results_are_written_with_a_report_and_the_command_that_serves_them(
 def test_an_interrupted_tuning_continues_with_what_is_stored(
     tune: Tune, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stored_runs, "PART_PROMPTS", 2)
+    monkeypatch.setattr(steps, "PART_PROMPTS", 2)
     parts = 0
 
     def interrupted(*arguments: object) -> object:
@@ -68,7 +68,7 @@ def test_an_interrupted_tuning_continues_with_what_is_stored(
             raise RuntimeError
         return collect(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stored_runs, "collect", interrupted)
+    monkeypatch.setattr(steps, "collect", interrupted)
     assert tune() == 1
     assert [path.name for path in (out / "runs" / "training").iterdir()] == ["0000.runs"]
     monkeypatch.setattr(steps, "measure_degrees", None)  # a stored profile is not measured again

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from dilaserve.stack.process import dies_with_parent
 from tests.support.services import ROOT
 
@@ -99,7 +99,7 @@ def new_data_dir() -> Iterator[Path]:
 def running_stack(model: Path, data_dir: Path, *options: object, directory: Path = ROOT) -> Iterator[Stack]:
     """Run `dilaserve up` with these options in `directory`. Raises: RuntimeError with its output if it is not ready in
     START_S."""
-    port, log = free_port(), data_dir.with_suffix(".log")
+    port, log = free_ports(1)[0], data_dir.with_suffix(".log")
     arguments = ["--model", model, "--data-dir", data_dir, "--port", port, *options]
     with log.open("ab") as out:
         process = subprocess.Popen(

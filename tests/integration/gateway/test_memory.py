@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from experiments.faults import memory_attacks
 from experiments.faults.memory_attacks import many_uploads, unfinished_bodies, unread_downloads
 from services.gateway.api import request_body
@@ -50,7 +50,7 @@ class Target:
 
 @asynccontextmanager
 async def gateway_process(settings: GatewaySettings, log: Path) -> AsyncIterator[Target]:
-    port = free_port()
+    port = free_ports(1)[0]
     environ = {"nats_url": settings.nats_url, "cell": settings.cell, "model": settings.model, "port": port}
     with service("gateway", {**environ, "max_body_memory_bytes": BUDGET}, log) as process:
         target = Target(f"http://127.0.0.1:{port}", psutil.Process(process.pid))

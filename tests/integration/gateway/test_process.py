@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from services.gateway.__main__ import main
 from shared.bus.client import Bus
 from tests.support.gateway import LIMIT_S
@@ -29,14 +29,14 @@ class WithoutTorch(PathFinder):
         return None if name.partition(".")[0] == "torch" else super().find_spec(name, path, target)
 
 sys.meta_path = [WithoutTorch if finder is PathFinder else finder for finder in sys.meta_path]
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from services.gateway.__main__ import main
 sys.exit(main())
 """
 
 
 async def test_it_serves_without_torch_and_exits_0_on_sigterm(bus: Bus, tiny_model_dir: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     assert bus.nc.connected_url is not None
     settings = {"MODEL": tiny_model_dir, "MORE_MODELS": f"second={tiny_model_dir}@absent", "PORT": port}
     settings |= {"NATS_URL": bus.nc.connected_url.geturl(), "CELL": bus.subjects.cell, "ACCESS_LOG": True}

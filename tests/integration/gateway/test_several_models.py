@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from dilaserve.stack.ports import free_port
+from dilaserve.stack.ports import free_ports
 from services.gateway.settings import GatewaySettings
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, OWN_CELL, running, text_of
@@ -144,7 +144,7 @@ async def test_a_gateway_is_ready_while_one_of_its_models_is_served(
 async def test_a_cell_whose_bus_is_unavailable_leaves_the_others_served(
     settings: GatewaySettings, text: TextModel, other_text: TextModel, scheduler: AnsweringScheduler
 ) -> None:
-    entry = f"{OTHER}=model@nats://gateway:password@127.0.0.1:{free_port()}/cell1"
+    entry = f"{OTHER}=model@nats://gateway:password@127.0.0.1:{free_ports(1)[0]}/cell1"
     async with running(msgspec.structs.replace(settings, more_models=(entry,)), text, other_text) as gateway:
         await gateway.until("ready")
         refused = await gateway.http.post(PATH, json={"model": OTHER, "messages": TURNS})

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dilaserve.prediction.collecting import collect, num_runs, split
+from dilaserve.prediction.collecting import RecordedRun, collect, num_runs, record, split
 from dilaserve.prediction.cost import cost_by_granularity
-from dilaserve.prediction.recording import RecordedRun, record
 from dilaserve.prediction.training_runs import Prompt, TrainingRun, changing_runs, fixed_runs, read_prompts
 from services.predictor.model import StepPredictor
 from services.predictor.training import train

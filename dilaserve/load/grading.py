@@ -1,53 +1,15 @@
-"""Runs a load, records the instances, and grades or judges the replies."""
+"""Grades or judges the replies to a load."""
 
-import asyncio
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import httpx
-
-from dilaserve.load.client import CONNECT_S, LoadReply, instances_per_tp, open_client, run_load
-from dilaserve.load.summary import InstancesAt
+from dilaserve.load.client import LoadReply
 from dilaserve.load.workload import RequestLoad
 from dilaserve.quality.benchmarks import BenchmarkQuestion
 from dilaserve.quality.judge import Judge
-from shared.tasks import during
-
-POLL_INTERVAL_S = 1.0  # of the cluster's state
-
-
-async def run_session(
-    url: str,
-    load: RequestLoad,
-    slo_s: float | None,
-    on_reply: Callable[[LoadReply], None],
-    key: str = "",
-    ca: Path | None = None,
-    *,
-    stream: bool = False,
-) -> tuple[list[LoadReply], list[InstancesAt]]:
-    """The replies in order of arrival, and the instances over time. `ca`: as `open_client`.
-
-    Raises: BadInput if no gateway answers.
-    """
-    instances: list[InstancesAt] = []
-    start_s = time.perf_counter()
-
-    async def monitor() -> None:
-        async with open_client(url, httpx.Timeout(CONNECT_S), key, ca) as client:
-            while True:
-                counts = await instances_per_tp(client)
-                if counts is not None:
-                    instances.append((time.perf_counter() - start_s, counts))
-                await asyncio.sleep(POLL_INTERVAL_S)
-
-    async with during(monitor()):
-        return await run_load(url, load, slo_s, on_reply, key, ca, stream=stream), instances
 
 
 def graded(
