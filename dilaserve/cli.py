@@ -5,7 +5,9 @@ import os
 import pkgutil
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,8 +21,10 @@ SYNONYMS = {"serve": "up", "start": "up", "benchmark": "bench", "train": "train-
 INVALID_INPUT, FAILED = 2, 1  # exit statuses
 
 
-def build_app() -> typer.Typer:
-    """The command line. A module `train_predictor` of dilaserve.commands is the command `train-predictor`."""
+def build_app(words: Sequence[str] | None = None) -> typer.Typer:
+    """The command line. A module `train_predictor` of dilaserve.commands is the command `train-predictor`. Given the
+    `words` of a call, only the command that they name is imported: others may be slow to import, or lack packages."""
+    named = next((word for word in words or () if not word.startswith("-")), "")
     app = typer.Typer(
         name="dilaserve",
         help="Serve diffusion language models within latency SLOs, at the highest quality that the load allows.",
@@ -30,13 +34,24 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_general)
     for found in pkgutil.iter_modules(commands.__path__):
+        name = found.name.replace("_", "-")
+        if words is not None and name != named:
+            app.command(name, help=_summary(found.name))(lambda: None)
+            continue
         module = importlib.import_module(f"{commands.__name__}.{found.name}")
-        command, name = getattr(module, found.name), found.name.replace("_", "-")
+        command = getattr(module, found.name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, epilog=module.EXAMPLE)
         else:
             app.command(name, epilog=module.EXAMPLE)(command)
     return app
+
+
+def _summary(module: str) -> str:
+    """The first line of a command's module, without the command's name."""
+    first_line = Path(commands.__path__[0], f"{module}.py").read_text(encoding="utf-8").partition("\n")[0]
+    text = first_line.strip('"').partition(": ")[2]
+    return text[:1].upper() + text[1:]
 
 
 def main() -> None:
@@ -46,8 +61,10 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command. An error prints one line on standard error; DILASERVE_LOG_LEVEL=debug adds its traceback."""
+    completed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")  # by the user's shell
     try:
-        return build_app()(args=arguments, prog_name="dilaserve", standalone_mode=False) or 0
+        app = build_app(arguments or completed.split()[1:])
+        return app(args=arguments, prog_name="dilaserve", standalone_mode=False) or 0
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get(PREFIX + "LOG_LEVEL") == "debug":
             traceback.print_exception(error)

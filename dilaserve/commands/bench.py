@@ -1,14 +1,19 @@
 """`dilaserve bench`: measures a live gateway under load."""
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
+from dilaserve.load.client import API_KEY, InstancesAt, LoadReply, run_load
+from dilaserve.load.grading import graded, judged
+from dilaserve.load.summary import summarize
+from dilaserve.load.workload import RequestLoad, benchmark_load, read_requests, rows_load, trace_load
 from dilaserve.outputs import (
     add_bar,
     check_figure,
@@ -20,13 +25,12 @@ from dilaserve.outputs import (
     print_rows,
     shared_rows,
 )
+from dilaserve.quality.benchmarks import DEFAULT_DIRECTORY, BenchmarkQuestion, read_benchmark
+from dilaserve.quality.judge import Judge
+from dilaserve.quality.sandbox import isolation
+from dilaserve.stack.probes import check_url
 from shared.errors import BadInput
-
-if TYPE_CHECKING:
-    from dilaserve.load.client import LoadReply
-    from dilaserve.load.workload import RequestLoad
-    from dilaserve.quality.benchmarks import BenchmarkQuestion
-    from dilaserve.quality.judge import Judge
+from shared.urls import without_credentials
 
 EXAMPLE = "Example: dilaserve bench --requests models/demo/heldout.jsonl --rate 2 --duration 30 --slo 5"
 DURATION_S = 30.0  # default duration with --requests
@@ -76,9 +80,6 @@ def bench(
 
     The API key, if the gateway requires one, is read from DILASERVE_API_KEY.
     """
-    from dilaserve.quality.sandbox import isolation  # noqa: PLC0415
-    from dilaserve.stack.probes import check_url  # noqa: PLC0415
-
     check_file("--out", out)
     check_figure("--plot", plot)
     judge = _judge(judge_url, judge_model)
@@ -89,7 +90,6 @@ def bench(
     if out is not None:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if plot is not None:
-        from shared.urls import without_credentials  # noqa: PLC0415
         from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
 
         title = f"{result['requests']} requests to {without_credentials(url)}"
@@ -108,11 +108,8 @@ def _load(
     rate: float,
     duration: float | None,
     seed: int,
-) -> "tuple[RequestLoad, list[BenchmarkQuestion]]":
+) -> tuple[RequestLoad, list[BenchmarkQuestion]]:
     """The load, and the questions of a benchmark."""
-    from dilaserve.load.workload import benchmark_load, read_requests, rows_load, trace_load  # noqa: PLC0415
-    from dilaserve.quality.benchmarks import DEFAULT_DIRECTORY, read_benchmark  # noqa: PLC0415
-
     if sum(source is not None for source in (requests, trace, benchmark)) != 1:
         raise BadInput("give exactly one of --requests FILE.jsonl, --trace TRACE.csv and --benchmark NAME")
     if trace is not None:
@@ -127,21 +124,15 @@ def _load(
 
 def _run(
     url: str,
-    load: "RequestLoad",
-    questions: "Sequence[BenchmarkQuestion]",
+    load: RequestLoad,
+    questions: Sequence[BenchmarkQuestion],
     slo_s: float | None,
-    judge: "Judge | None",
+    judge: Judge | None,
     ca: Path | None,
     *,
     stream: bool,
-) -> "tuple[dict[str, Any], list[LoadReply]]":
+) -> tuple[dict[str, Any], list[LoadReply]]:
     """Send the load, then grade and judge the replies, with progress bars."""
-    import asyncio  # noqa: PLC0415
-
-    from dilaserve.load.client import API_KEY, InstancesAt, run_load  # noqa: PLC0415
-    from dilaserve.load.grading import graded, judged  # noqa: PLC0415
-    from dilaserve.load.summary import summarize  # noqa: PLC0415
-
     extra, instances = dict[str, Any](), list[InstancesAt]()
     if judge is not None:
         asyncio.run(judge.check())
@@ -158,9 +149,7 @@ def _run(
     return summarize(replies, load.duration_s, instances) | extra, replies
 
 
-def _judge(url: str | None, model: str | None) -> "Judge | None":
-    from dilaserve.quality.judge import Judge  # noqa: PLC0415
-
+def _judge(url: str | None, model: str | None) -> Judge | None:
     if url and model:
         return Judge(url, model, os.environ.get(JUDGE_KEY, ""))
     if url or model:
@@ -168,7 +157,7 @@ def _judge(url: str | None, model: str | None) -> "Judge | None":
     return None
 
 
-def _print(result: dict[str, Any], replies: "Sequence[LoadReply]") -> None:
+def _print(result: dict[str, Any], replies: Sequence[LoadReply]) -> None:
     rows = shared_rows(result) | {
         "time to first text, s": distribution(result["first_text_s"]),
         "requests/s": f"{number(result['requests_per_s'])}, within their SLO {number(result['goodput_per_s'])}",

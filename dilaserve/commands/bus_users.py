@@ -4,6 +4,11 @@ from typing import Annotated
 
 import typer
 
+from dilaserve.stack.bus_users import server_users
+from shared.bus.users import read_producers
+from shared.errors import BadInput
+from shared.settings import check_cell_name
+
 EXAMPLE = "Example: dilaserve bus-users --cell cell0 > users.conf"
 
 
@@ -15,11 +20,6 @@ def bus_users(
     producers: Annotated[str, typer.Option(help="Names of producers on the bus, as a,b.", show_default="none")] = "",
 ) -> None:
     """Print the section of a NATS configuration that declares each service's user, with passwords of variables."""
-    from dilaserve.stack.bus_users import server_users  # noqa: PLC0415
-    from shared.bus.users import read_producers  # noqa: PLC0415
-    from shared.errors import BadInput  # noqa: PLC0415
-    from shared.settings import check_cell_name  # noqa: PLC0415
-
     first, *more = cell.split(",")
     for name in (first, *more):
         check_cell_name(name, "--cell")

@@ -1,13 +1,22 @@
 """`dilaserve cell-config`: the values that all services of a cell share."""
 
+import asyncio
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
-if TYPE_CHECKING:
-    from shared.messages.cell import CellConfig
+from dilaserve.stack.cell_config import cell_config_of, read_cell_config
+from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.probes import ANSWER_TIMEOUT_S
+from shared.bus.users import BusUser
+from shared.errors import BadInput
+from shared.logs import configure_logs
+from shared.messages.cell import CellConfig
+from shared.settings import PREFIX, ServiceSettings, read_settings, to_environ
+from shared.urls import without_credentials
 
 EXAMPLE = "Example: dilaserve cell-config --json"
 
@@ -27,18 +36,6 @@ def cell_config(
 
     Reaches the cell by DILASERVE_NATS_URL and DILASERVE_CELL; without a URL, that of the stack in --data-dir.
     """
-    import asyncio  # noqa: PLC0415
-    import os  # noqa: PLC0415
-
-    from dilaserve.stack.cell_config import cell_config_of, read_cell_config  # noqa: PLC0415
-    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
-    from dilaserve.stack.probes import ANSWER_TIMEOUT_S  # noqa: PLC0415
-    from shared.bus.users import BusUser  # noqa: PLC0415
-    from shared.errors import BadInput  # noqa: PLC0415
-    from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import PREFIX, ServiceSettings, read_settings, to_environ  # noqa: PLC0415
-    from shared.urls import without_credentials  # noqa: PLC0415
-
     configure_logs("cell-config", level="error")
     environ = dict(os.environ)
     if "DILASERVE_NATS_URL" not in environ and not replace:
@@ -46,7 +43,7 @@ def cell_config(
         environ |= to_environ({"nats_url": addresses.nats_urls[BusUser.STATUS], "nats_ca": addresses.nats_ca})
     settings = read_settings(ServiceSettings, environ)
 
-    async def read() -> "CellConfig | None":
+    async def read() -> CellConfig | None:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await read_cell_config(settings)

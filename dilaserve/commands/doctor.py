@@ -1,7 +1,9 @@
 """`dilaserve doctor`: finds problems of an installation or a running stack, and their fixes."""
 
+import asyncio
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -9,9 +11,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from dilaserve.outputs import open_console
-
-if TYPE_CHECKING:
-    from dilaserve.stack.checks import Finding
+from dilaserve.stack import checks
+from dilaserve.stack.checks import Finding
+from shared.logs import configure_logs
 
 EXAMPLE = "Example: dilaserve doctor --model models/demo --port 8000"
 
@@ -31,12 +33,6 @@ def doctor(
 
     Exits with 1 if it finds a problem.
     """
-    import asyncio  # noqa: PLC0415
-    import os  # noqa: PLC0415
-
-    from dilaserve.stack import checks  # noqa: PLC0415
-    from shared.logs import configure_logs  # noqa: PLC0415
-
     configure_logs("doctor", level="error")
     found = checks.machine(os.environ)
     if checks.container_service(os.environ) is None:
@@ -56,7 +52,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _print(found: "list[Finding]") -> None:
+def _print(found: list[Finding]) -> None:
     table = Table(*(Column(overflow="fold") for _ in range(3)), box=None, show_header=False)  # whole paths
     for finding in found:
         state = "[green]ok[/]" if finding.ok else "[red]wrong[/]"

@@ -1,9 +1,17 @@
 """`dilaserve drain`: lets a cell finish its requests while gateways send new ones to the model's other cells."""
 
+import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.draining import drain_cell
+from shared.bus.users import BusUser
+from shared.logs import configure_logs
+from shared.settings import ServiceSettings, check_cell_name, read_settings
 
 EXAMPLE = "Example: dilaserve drain --cell cell1 --nats-url nats://operator:PASSWORD@127.0.0.1:4222"
 
@@ -16,15 +24,6 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let the cell accept requests again.")] = False,
 ) -> None:
     """Drain a cell, and wait until it has no requests. The order remains, also after restarts, until `--undo`."""
-    import asyncio  # noqa: PLC0415
-    import os  # noqa: PLC0415
-
-    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
-    from dilaserve.stack.draining import drain_cell  # noqa: PLC0415
-    from shared.bus.users import BusUser  # noqa: PLC0415
-    from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import ServiceSettings, check_cell_name, read_settings  # noqa: PLC0415
-
     configure_logs("drain", level="error")
     check_cell_name(cell, "--cell")
     nats_ca = read_settings(ServiceSettings, os.environ).nats_ca

@@ -4,17 +4,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve.outputs import open_console
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
+from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.database import in_database
+from shared.database.key_store import create_key, read_keys, revoke_key
 
 EXAMPLE = "Example: dilaserve keys create alice --requests-per-minute 60 --concurrency 8"
 MAX_LIMIT = 2**31 - 1  # of the database's integers
@@ -47,9 +48,6 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a key and print its secret. The secret is shown only now; the database stores its hash."""
-    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
-    from shared.database.key_store import create_key  # noqa: PLC0415
-
     limits = (requests_per_minute, concurrency, max_priority)
     key, secret = _in_database(
         database_url,
@@ -68,8 +66,6 @@ def create(
 @keys.command("list", epilog="Example: dilaserve keys list --json")
 def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show all keys and their limits, without secrets."""
-    from shared.database.key_store import read_keys  # noqa: PLC0415
-
     found = list(_in_database(database_url, data_dir, read_keys).values())
     if json:
         typer.echo(msgspec.json.encode({"keys": found}))
@@ -91,14 +87,9 @@ def revoke(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Revoke a key. It takes effect within two seconds."""
-    from shared.database.key_store import revoke_key  # noqa: PLC0415
-
     _in_database(database_url, data_dir, partial(revoke_key, key_id=key_id))
     typer.echo(f"key {key_id} is revoked")
 
 
-def _in_database(url: str | None, data_dir: Path, operation: "Callable[[AsyncEngine], Awaitable[T]]") -> T:
-    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
-    from dilaserve.stack.database import in_database  # noqa: PLC0415
-
+def _in_database(url: str | None, data_dir: Path, operation: Callable[[AsyncEngine], Awaitable[T]]) -> T:
     return in_database(url or read_addresses(data_dir).database_url, operation)

@@ -9,7 +9,10 @@ import typer
 
 from dilaserve.outputs import check_file, number, open_progress, percent
 from services.reconfigurator.planning.plan import Plan, read_current
+from services.reconfigurator.planning.plan_input import plan_input, read_workload
+from services.reconfigurator.planning.planner import make_plan
 from shared.errors import BadInput, DilaserveError
+from shared.profile import read_profile
 
 if TYPE_CHECKING:
     from simulator.cluster_size import ClusterSearch, SizedCluster
@@ -41,10 +44,6 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
 ) -> None:
     """Plan the number, TP degrees and GPUs of instances, and the steps to get there; or find the smallest cluster."""
-    from services.reconfigurator.planning.plan_input import plan_input, read_workload  # noqa: PLC0415
-    from services.reconfigurator.planning.planner import make_plan  # noqa: PLC0415
-    from shared.profile import read_profile  # noqa: PLC0415
-
     check_file("--out", out)
     given, costs = read_workload(workload), read_profile(profile)
     if min_threshold is None and min_attainment is None:

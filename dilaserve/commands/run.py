@@ -1,5 +1,8 @@
 """`dilaserve run`: one service in this process."""
 
+import os
+import sys
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -16,10 +19,6 @@ def run(
     version: Annotated[bool, typer.Option("--version", help="Print the service's version.")] = False,
 ) -> None:
     """Run one service, with its settings from DILASERVE_* (see services/SERVICE/README.md)."""
-    import os  # noqa: PLC0415
-    import sys  # noqa: PLC0415
-    from importlib.util import find_spec  # noqa: PLC0415
-
     if service not in PACKAGES:
         raise BadInput(f"no service {service}; accepted: {', '.join(PACKAGES)}")
     if missing := [package for package in PACKAGES[service] if find_spec(package) is None]:

@@ -1,24 +1,33 @@
 """`dilaserve simulate`: a cluster in virtual time."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
+import numpy as np
 import typer
 
+from dilaserve.load.simulated_runs import SimulatedRun, runs_of, table
 from dilaserve.outputs import check_figure, check_file, open_progress, percent, print_rows, shared_rows
+from dilaserve.stack.data_dir import read_addresses
+from dilaserve.stack.options import read_thresholds
 from services.scheduler.registry import DEFAULT_POLICY, POLICIES, policies_that
+from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT
+from shared.profile import read_profile
+from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths
+from simulator.reconfiguration import SimulatedReconfiguration
+from simulator.result import Records, summarize
+from simulator.scenario import Scenario, read_failures
+from simulator.scenario import simulate as run_simulation
+from simulator.steps_table import StepsTable, read_steps
+from simulator.workload import ArrivalTrace, constant_rate_trace, read_trace, real_world_trace
 
 if TYPE_CHECKING:
     from dilaserve.load.recorded import RecordedLoad
-    from dilaserve.load.simulated_runs import SimulatedRun
-    from simulator.result import Records
-    from simulator.scenario import Scenario
-    from simulator.steps_table import StepsTable
-    from simulator.workload import ArrivalTrace
-
 EXAMPLE = (
     "Example: dilaserve simulate --workload real-world --rps 20 --profile h100-llada8b.csv "
     "--steps steps-llada-gsm8k.csv --cluster 16x1 --policy dilaserve --out result.json --plot timeline.png"
@@ -92,16 +101,6 @@ def simulate(
 
     Several clusters, policies or thresholds are simulated one after the other, each with each.
     """
-    import msgspec  # noqa: PLC0415
-
-    from dilaserve.load.simulated_runs import runs_of, table  # noqa: PLC0415
-    from dilaserve.stack.options import read_thresholds  # noqa: PLC0415
-    from services.scheduler.settings import SchedulerSettings  # noqa: PLC0415
-    from shared.profile import read_profile  # noqa: PLC0415
-    from simulator.reconfiguration import SimulatedReconfiguration  # noqa: PLC0415
-    from simulator.result import summarize  # noqa: PLC0415
-    from simulator.scenario import Scenario, read_failures  # noqa: PLC0415
-
     check_file("--out", out)
     check_file("--report", report)
     check_figure("--plot", plot)
@@ -149,10 +148,8 @@ def simulate(
         typer.echo(comparison)
 
 
-def _steps(path: Path | None, recorded: "RecordedLoad | None", thresholds: tuple[float, ...]) -> "StepsTable":
+def _steps(path: Path | None, recorded: "RecordedLoad | None", thresholds: tuple[float, ...]) -> StepsTable:
     """The tokens per step: those of the file, else the recorded ones. Raises: BadInput if there are none."""
-    from simulator.steps_table import read_steps  # noqa: PLC0415
-
     if path is not None:
         return read_steps(path)
     if recorded is not None:
@@ -160,7 +157,7 @@ def _steps(path: Path | None, recorded: "RecordedLoad | None", thresholds: tuple
     raise BadInput("give --steps STEPS.csv, the tokens per step by threshold")
 
 
-def _draw(path: Path, runs: "Sequence[SimulatedRun]", recorded: Mapping[str, Any] | None, title: str) -> None:
+def _draw(path: Path, runs: Sequence[SimulatedRun], recorded: Mapping[str, Any] | None, title: str) -> None:
     from simulator.plot import draw_timelines, write_figure  # noqa: PLC0415
 
     timelines = {} if recorded is None else {"recorded": recorded["timeline"]}
@@ -169,10 +166,7 @@ def _draw(path: Path, runs: "Sequence[SimulatedRun]", recorded: Mapping[str, Any
 
 def _recorded(last: str, data_dir: Path, url: str | None) -> "RecordedLoad":
     """Raises: BadInput if no request is recorded."""
-    from functools import partial  # noqa: PLC0415
-
     from dilaserve.load.recorded import read_recorded, read_span_s  # noqa: PLC0415
-    from dilaserve.stack.data_dir import read_addresses  # noqa: PLC0415
     from dilaserve.stack.database import in_database  # noqa: PLC0415
 
     last_s = read_span_s("--last", last)
@@ -181,13 +175,8 @@ def _recorded(last: str, data_dir: Path, url: str | None) -> "RecordedLoad":
 
 def _workload(
     trace: Path | None, name: WorkloadName, rps: float, data: Path | None, seed: int
-) -> "tuple[ArrivalTrace, str]":
+) -> tuple[ArrivalTrace, str]:
     """The workload and the source of its lengths."""
-    import numpy as np  # noqa: PLC0415
-
-    from simulator.lengths import DATA, benchmark_lengths, sharegpt_lengths  # noqa: PLC0415
-    from simulator.workload import constant_rate_trace, read_trace, real_world_trace  # noqa: PLC0415
-
     if trace is not None:
         return read_trace(trace), str(trace)
     if data is not None and not data.is_dir():
@@ -200,10 +189,8 @@ def _workload(
     return constant_rate_trace(lengths, rps, random, copies=3 if name == "mbpp" else 1), lengths.source
 
 
-def _run(run: "SimulatedRun", scenario: "Scenario", arriving: "ArrivalTrace") -> "Records":
+def _run(run: SimulatedRun, scenario: Scenario, arriving: ArrivalTrace) -> Records:
     """Simulate behind a progress bar on standard error."""
-    from simulator.scenario import simulate as run_simulation  # noqa: PLC0415
-
     with open_progress() as progress:
         bar = progress.add_task(run.name, total=len(arriving))
         return run_simulation(run.scenario(scenario), arriving, lambda count: progress.advance(bar, count))

@@ -1,5 +1,7 @@
 """`dilaserve status`: instances, load, thresholds and SLO attainment of the cluster."""
 
+import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +10,16 @@ import typer
 from rich.live import Live
 
 from dilaserve.outputs import open_console
+from dilaserve.stack.data_dir import find_addresses
+from dilaserve.stack.observer import open_observer
+from dilaserve.stack.probes import check_url
+from dilaserve.stack.report import render
+from shared.bus.users import BusUser
+from shared.errors import BadInput
+from shared.logs import configure_logs
+from shared.service import stop_on_signal
+from shared.settings import ServiceSettings, check_cell_name, read_settings
+from shared.tasks import run_until_stopped
 
 EXAMPLE = "Example: dilaserve status --watch"
 
@@ -22,16 +34,6 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the cluster's instances, load, thresholds and SLO attainment, and whether the gateway is ready."""
-    import asyncio  # noqa: PLC0415
-    import os  # noqa: PLC0415
-
-    from dilaserve.stack.data_dir import find_addresses  # noqa: PLC0415
-    from dilaserve.stack.probes import check_url  # noqa: PLC0415
-    from shared.bus.users import BusUser  # noqa: PLC0415
-    from shared.errors import BadInput  # noqa: PLC0415
-    from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import ServiceSettings, check_cell_name, read_settings  # noqa: PLC0415
-
     if watch and json:
         raise BadInput("--watch and --json exclude each other: give one of them")
     configure_logs("status", level="error")
@@ -51,11 +53,6 @@ def status(
 
 async def _show(url: str, certificate: str, nats_url: str, nats_ca: str, cell: str, *, watch: bool, json: bool) -> None:
     """Show the state once, or with `watch` a live view, updated with each message of the scheduler, until Ctrl-C."""
-    from dilaserve.stack.observer import open_observer  # noqa: PLC0415
-    from dilaserve.stack.report import render  # noqa: PLC0415
-    from shared.service import stop_on_signal  # noqa: PLC0415
-    from shared.tasks import run_until_stopped  # noqa: PLC0415
-
     async with open_observer(url, nats_url, cell, certificate, nats_ca) as observer:
         if not watch:
             report = await observer.report()

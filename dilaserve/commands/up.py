@@ -1,20 +1,30 @@
 """`dilaserve up`: the embedded cluster on one machine."""
 
+import asyncio
 import os
 import shlex
 import shutil
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from dilaserve.outputs import open_console
+from dilaserve.stack.cell_config import cell_config_of
+from dilaserve.stack.cluster import run_cluster
+from dilaserve.stack.data_dir import Addresses, lock_directory
+from dilaserve.stack.first_run import summary, with_default_slo
+from dilaserve.stack.options import Stack, check_options
+from dilaserve.stack.ports import check_free
+from dilaserve.stack.safe_output import BrokenPipeSafeStream
+from dilaserve.stack.services import option_settings
 from dilaserve.stack.up_options import UpOptions, with_up_options
-
-if TYPE_CHECKING:
-    from dilaserve.stack.data_dir import Addresses
-    from dilaserve.stack.options import Stack
+from services.gateway.listeners import server_tls
+from shared.bus.users import BusUser
+from shared.logs import configure_logs
+from shared.settings import ServiceSettings, read_settings, to_environ
 
 EXAMPLE = "Example: dilaserve up --port 8000 --instances 2x1 --slo 5"
 QUESTION = "We have 10 lemons, get 22 more and share them equally among 2 bags. How many lemons does each bag get?"
@@ -26,22 +36,6 @@ def up(options: UpOptions) -> None:
 
     Prints the address when it is ready. Ctrl-C (or SIGTERM) finishes running requests, then stops everything.
     """
-    import asyncio  # noqa: PLC0415
-    from contextlib import redirect_stderr, redirect_stdout  # noqa: PLC0415
-
-    from dilaserve.stack.cell_config import cell_config_of  # noqa: PLC0415
-    from dilaserve.stack.cluster import run_cluster  # noqa: PLC0415
-    from dilaserve.stack.data_dir import lock_directory  # noqa: PLC0415
-    from dilaserve.stack.first_run import summary, with_default_slo  # noqa: PLC0415
-    from dilaserve.stack.options import check_options  # noqa: PLC0415
-    from dilaserve.stack.ports import check_free  # noqa: PLC0415
-    from dilaserve.stack.safe_output import BrokenPipeSafeStream  # noqa: PLC0415
-    from dilaserve.stack.services import option_settings  # noqa: PLC0415
-    from services.gateway.listeners import server_tls  # noqa: PLC0415
-    from shared.bus.users import BusUser  # noqa: PLC0415
-    from shared.logs import configure_logs  # noqa: PLC0415
-    from shared.settings import ServiceSettings, read_settings, to_environ  # noqa: PLC0415
-
     given = check_options(options)
     stack = with_default_slo(given)
     # The result of this one is not used: it reports unusable files before the start.
@@ -62,10 +56,8 @@ def up(options: UpOptions) -> None:
         asyncio.run(run_cluster(stack, config, on_start, on_ready))
 
 
-def _print_ready(stack: "Stack", addresses: "Addresses") -> None:
+def _print_ready(stack: Stack, addresses: Addresses) -> None:
     """Print the cluster's address and the next steps."""
-    from dilaserve.outputs import open_console  # noqa: PLC0415
-
     console = open_console()
     count, name, program = len(stack.instances), stack.model_name, shlex.quote(_program())
     data_dir = shlex.quote(str(stack.options.data_dir))
