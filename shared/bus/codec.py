@@ -16,8 +16,8 @@ _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..
 
 
 def is_json(data: bytes) -> bool:
-    """Whether `data` is a JSON object. In MessagePack a first byte `{` is a number, never a message."""
-    return data.removeprefix(BOM_UTF8).lstrip()[:1] == b"{"
+    """Whether `data` is meant as JSON. In MessagePack a first byte of ASCII is a number, never a message."""
+    return b"" < data.removeprefix(BOM_UTF8)[:1] < b"\x80"
 
 
 def encode(message: msgspec.Struct, *, json: bool = False) -> bytes:

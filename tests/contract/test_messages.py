@@ -61,7 +61,7 @@ def test_requests_and_outcomes_are_the_same_in_json(kind: type[msgspec.Struct]) 
     assert decode(encode(message, json=True), kind) == message
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"{", b"[]", b"\x01", b'"x"', b"\x93\x01\x02\x03", DEEP])
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"{", b"[]", b"null", b"\x01", b'"x"', b"\x93\x01\x02\x03", DEEP])
 def test_an_undecodable_message_is_bad_input(data: bytes) -> None:
     for kind, _ in SAMPLES:
         with pytest.raises(BadInput, match=kind.__name__):

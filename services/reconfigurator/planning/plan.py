@@ -1,5 +1,6 @@
 """The result of planning: PLAN.json and its parts."""
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -91,7 +92,7 @@ class CurrentPlan(msgspec.Struct, frozen=True, kw_only=True):
 def read_current(path: Path) -> list[Placement]:
     """The instances of a PLAN.json. Raises: BadInput naming the file and the field at fault."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=CurrentPlan).instances
+        return msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8), type=CurrentPlan).instances
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read the current plan {path}: {error}", "current") from None
 

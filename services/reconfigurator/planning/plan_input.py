@@ -3,6 +3,7 @@
 The letters are the paper's (Table "Notation used in Stage 1 formulation"), so that the stages read like it.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 def read_workload(path: Path) -> Workload:
     """Raises: BadInput naming the file, the field at fault and the accepted values."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Workload)
+        return msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8), type=Workload)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read the workload {path}: {error}", "workload") from None
 
