@@ -14,18 +14,21 @@ from shared.errors import BadInput, RetryLater
 from shared.patterns import compile as program
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, read_automaton, useful
 from shared.patterns.character_classes import LATIN, with_whole_characters
+from shared.patterns.characters import ALL
 from shared.patterns.compile_budget import LARGE, BudgetExceeded, TooLarge, current_budget
 from shared.patterns.counted_regex import without_limit
+from shared.patterns.look_ahead import joined_with_rest
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Compiled, FormPart
+from shared.patterns.parts import NOTHING, Characters, Compiled, FormPart, RepeatedPart
 from shared.patterns.regex import UnknownSyntaxError, read_regex
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
 MAX_MEMORY = 1 << 30  # bytes, of the process's addresses
 KEPT = 64  # compiled patterns
 MAX_RUN_S = 4 * LARGE.seconds  # by the wall clock, also with a small budget: a busy machine starts programs slowly
+ANY_TEXT = RepeatedPart(Characters(ALL))
 TOO_LARGE = f"the pattern is too large: it may have {MAX_STATES} states and take {LARGE.seconds:g} s to compile"
-SYNTAX = "the syntax of Rust's regex, without look-around, back-references and word boundaries"
+SYNTAX = "the syntax of Rust's regex and look-ahead, without look-behind, back-references and word boundaries"
 
 
 def compile_pattern(pattern: str) -> PatternAutomaton:
@@ -62,21 +65,27 @@ def _of_regex(pattern: str) -> PatternAutomaton:
     pattern = with_whole_characters(pattern)
     try:
         part = read_regex(pattern)
+    except TooLarge:
+        raise
+    except (BadInput, UnknownSyntaxError) as unknown:
+        return _read(_run(without_anchors(pattern), str(unknown)))
+    try:
         counted = without_limit(part)
-        return of_regex(part if counted is None else Compiled(of_regex(counted[0]), counted[1]))
+        return of_regex(part) if counted is None else automaton_of(Compiled(of_regex(counted[0]), counted[1]))
     except BudgetExceeded:
         raise
     except TooLarge:
         return of_regex(read_regex(pattern, LATIN))
-    except (BadInput, UnknownSyntaxError) as unknown:
-        return _read(_run(without_anchors(pattern), str(unknown)))
 
 
 def of_regex(part: FormPart) -> PatternAutomaton:
     """The automaton of a regular expression's part. Raises: BadInput if it is too large, or has no texts."""
     if part.size > MAX_RAW_STATES:  # before any work
         raise TooLarge(TOO_LARGE)
-    return merged(automaton_of(part))
+    whole = joined_with_rest(part, NOTHING, ANY_TEXT)
+    if whole is None:
+        raise BadInput("no text matches the pattern", "pattern")
+    return merged(automaton_of(whole))
 
 
 def _run(pattern: str, unknown: str) -> bytes:

@@ -1,6 +1,6 @@
 """Reads regular expressions, of JSON Schema and of Rust, into parts.
 
-It knows the syntax that both have, and in strings of JSON look-ahead. Classes such as \\w are those of Rust, or have
+It knows the syntax that both have, and look-ahead. Classes such as \\w are those of Rust, or have
 the characters on which languages agree. `UnknownSyntaxError` is raised for the rest, which is left to outlines-core.
 """
 
@@ -36,10 +36,10 @@ class UnknownSyntaxError(Exception):
 
 def read_regex(pattern: str, within: Codes = ALL, *, escaped: bool = False) -> FormPart:
     """Reads a pattern into a part. `within`: the characters that it may match. `escaped`: the texts are as JSON writes
-    them in a string; look-ahead is read, and classes have the characters on which languages agree.
+    them in a string; classes have the characters on which languages agree.
 
-    Raises: UnknownSyntaxError; TooLarge; BadInput for other look-around, back-references and word boundaries, and if it
-    is nested too deep.
+    Raises: UnknownSyntaxError; TooLarge; BadInput for look-behind, back-references and word boundaries, and if it is
+    nested too deep.
     """
     current_budget().spend(steps=len(pattern) // 2)
     characters = partial(_characters, within=within, escaped=escaped)
@@ -132,8 +132,8 @@ class _Reader:
     def _group(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 3]
         is_look, was_in_leading_look = sign in {"(?=", "(?!"}, self._is_in_leading_look
-        if self._text.startswith(("(?<=", "(?<!"), self._at) or (is_look and self._of_rust):
-            raise BadInput(f"look-{'ahead' if is_look else 'behind'} is not supported", "pattern")
+        if self._text.startswith(("(?<=", "(?<!"), self._at):
+            raise BadInput("look-behind is not supported", "pattern")
         is_leading = is_look and self._at == self._leading_end
         group = GROUP.match(self._text, self._at)
         if group is None and sign.startswith("(?") and not is_look:

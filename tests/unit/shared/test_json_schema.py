@@ -11,6 +11,7 @@ import jsonschema_rs
 import pytest
 
 from shared.errors import BadInput
+from shared.patterns.automaton import compile_pattern
 from shared.patterns.compile_budget import SMALL, BudgetExceeded, limited_to
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
 from shared.patterns.json_strings import FORMATS
@@ -334,8 +335,10 @@ def test_a_keyword_that_is_null_has_no_effect(name: str) -> None:
 )
 def test_look_ahead_sees_the_rest_of_the_text(pattern: str) -> None:
     automaton = automaton_of(schema_part({"type": "string", "pattern": pattern}))
+    whole = compile_pattern(f"{pattern}[abc]*")
     for text in map("".join, chain.from_iterable(product("abc", repeat=size) for size in range(5))):
         assert automaton.accepts(json.dumps(text)) == bool(re.search(pattern, text)), text
+        assert whole.accepts(text) == bool(re.fullmatch(f"{pattern}[abc]*", text)), text
 
 
 @pytest.mark.parametrize(
