@@ -1,7 +1,9 @@
-"""The dashboard and the alerts use exported metrics, and the documents list every metric."""
+"""The dashboard and the alerts use exported metrics, alerts fire on their fault, and a page lists every metric."""
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,13 @@ OF_EVERY_PROCESS = {"process_start_time_seconds"}  # exported by Prometheus's cl
 SAMPLES = {sample for family in exported() for sample in family.samples} | OF_EVERY_PROCESS
 PANELS = json.loads((ROOT / "compose/grafana/dilaserve.json").read_text())["panels"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
-ALERTS = re.findall(
-    r"^        expr: (?:>\n)?((?:.|\n)*?)\n        for:", (ROOT / "compose/alerts.yml").read_text(), re.M
-)
+RULES = (ROOT / "compose/alerts.yml").read_text()
+EXPRESSIONS = re.findall(r"^        expr: (?:>\n)?((?:.|\n)*?)\n        for:", RULES, re.M)
+ALERTS = re.findall(r"- alert: (\w+)", RULES)
+CASES = Path(__file__).parent / "alerts.test.yml"
 
 
-@pytest.mark.parametrize("expression", [*QUERIES, *ALERTS])
+@pytest.mark.parametrize("expression", [*QUERIES, *EXPRESSIONS])
 def test_a_query_uses_exported_metrics_only(expression: str) -> None:
     names = set(NAME.findall(expression))
     assert names
@@ -28,7 +31,7 @@ def test_a_query_uses_exported_metrics_only(expression: str) -> None:
 
 
 def test_every_alert_is_parsed() -> None:
-    assert len(ALERTS) == (ROOT / "compose/alerts.yml").read_text().count("- alert:")
+    assert len(EXPRESSIONS) == len(ALERTS)
 
 
 def test_panels_have_distinct_places_and_titles() -> None:
@@ -46,3 +49,18 @@ def test_panels_have_distinct_places_and_titles() -> None:
 def test_the_telemetry_page_lists_every_metric_with_its_type() -> None:
     listed = dict(ROW.findall((ROOT / "docs/telemetry.md").read_text()))
     assert listed == {family.name: family.kind for family in exported()}
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_the_cases_have_a_fault_for_each_alert(alert: str) -> None:
+    quiet, firing = CASES.read_text().split("  - name: no scheduler leads")
+    assert alert in quiet
+    assert alert in firing
+
+
+def test_alerts_fire_on_their_fault_only() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool: apt install prometheus")
+    run = subprocess.run([promtool, "test", "rules", CASES], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr

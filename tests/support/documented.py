@@ -23,7 +23,7 @@ ELSEWHERE = {
         "tests/integration/test_simulate_recorded.py::test_recorded_requests_run_under_each_policy_and_cluster"
     ),
     "dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl --out predictor": (
-        "tests/integration/test_train_predictor.py::test_a_loadable_predictor_is_written_and_its_errors_are_reported"
+        "tests/integration/test_tune.py::test_a_loadable_predictor_is_written_and_its_errors_are_reported"
     ),
     "dilaserve tune --model models/demo --prompts models/demo/heldout.jsonl --requests 12 --held-out 4 "
     "--max-tokens 128 --repeats 1 --out tuned": (

@@ -4,15 +4,25 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from services.worker.__main__ import main
+from services.worker.engine.self_check import Canary, CanaryFaultKind
+from services.worker.io.model_record import check_canary
 from services.worker.io.registration import startup_registration
+from services.worker.model.model_runner import Runner
 from services.worker.settings import WorkerSettings
+from shared.arrays import pack_float32, pack_int32
 from shared.bus.client import Bus
+from shared.bus.codec import decode
 from shared.messages.instances import Control, Instance, InstanceState
+from shared.messages.models import CanaryRecord
 from shared.model_card import read_model_card
 from shared.profile import LatencyProfile
 from shared.settings import read_settings, to_environ
@@ -21,6 +31,7 @@ from tests.builders import ANY_MODEL
 from tests.support.golden import COPY, threshold_cases
 from tests.support.leader import leading
 from tests.support.nats import NatsServer, new_cell, started_server
+from tests.support.random_model import random_decoder
 from tests.support.running_worker import LIMIT_S, MODEL, Registrations, Results, Start
 from tests.support.services import service
 from tests.support.steps import Decode, jobs_for, read_results
@@ -151,3 +162,57 @@ def test_invalid_settings_are_reported_in_one_line(
     assert main(to_environ({"model": MODEL, **settings})) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert complaint in line
+
+
+@pytest.fixture(scope="module")
+def canary() -> Canary:
+    return Canary.measure(Runner(random_decoder()))
+
+
+def not_finite(canary: Canary) -> Canary:
+    confidences = canary.expected.confidences.copy()
+    confidences[0] = np.nan
+    return replace(canary, expected=replace(canary.expected, confidences=confidences))
+
+
+def garbage(canary: Canary) -> Canary:
+    return replace(canary, expected=replace(canary.expected, tokens=canary.expected.tokens + 1))
+
+
+async def test_a_first_canary_that_is_not_finite_is_not_recorded(bus: Bus, canary: Canary) -> None:
+    fault = await check_canary(bus, not_finite(canary), "model")
+    assert fault is not None
+    assert fault.kind is CanaryFaultKind.NOT_FINITE
+    assert await check_canary(bus, canary, "model") is None
+    fault = await check_canary(bus, garbage(canary), "model")
+    assert fault is not None
+    assert fault.kind is CanaryFaultKind.UNLIKE_OTHERS
+
+
+@pytest.mark.parametrize(
+    ("tokens", "confidences", "reason"),
+    [
+        (b"\0" * 5, b"\0" * 8, "5 and 8 bytes"),
+        (b"\0" * 8, b"\0" * 7, "8 and 7 bytes"),
+        (b"\0" * 5, b"\0" * 5, "5 and 5 bytes"),
+        (b"", b"", "0 and 0 bytes"),
+        (pack_int32([3]), pack_float32([np.nan]), "a confidence is not finite"),
+        (pack_int32([3]), pack_float32([np.inf]), "a confidence is not finite"),
+        (b"", None, "Expected `bytes`"),
+    ],
+    ids=["odd tokens", "odd confidences", "both odd", "empty", "nan", "inf", "undecodable"],
+)
+async def test_a_damaged_record_is_logged_and_replaced(
+    bus: Bus, canary: Canary, tokens: bytes, confidences: bytes | None, reason: str
+) -> None:
+    await check_canary(bus, canary, "model")
+    records = await bus.bucket(bus.subjects.models_bucket)
+    [key] = await records.keys()
+    await records.put(key, msgspec.msgpack.encode({"tokens": tokens, "confidences": confidences}))
+    with capture_logs() as logs:
+        assert await check_canary(bus, canary, "model") is None
+    [line] = logs
+    assert line["event"] == "damaged record of the model replaced"
+    assert reason in line["error"]
+    assert decode((await records.get(key)).value or b"", CanaryRecord) == canary.record()
+    assert await check_canary(bus, garbage(canary), "model") is not None
