@@ -248,6 +248,13 @@ def gateway(request: pytest.FixtureRequest, scheduler: AnsweringScheduler) -> Ru
     return found
 
 
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(gateway: RunningGateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    """For a module whose tests share a cell."""
+    async with gateway.openai() as api:
+        yield api
+
+
 @pytest.fixture
 def lonely_gateway(request: pytest.FixtureRequest) -> RunningGateway:
     """A gateway with a bus and no scheduler."""

@@ -2,6 +2,7 @@
 
 from tests.support.gateway import (
     changes,
+    client,
     gateway,
     lonely_gateway,
     own_gateway,

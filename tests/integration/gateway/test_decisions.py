@@ -1,10 +1,8 @@
 """OpenAI's Decisions API, with OpenAI's client."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from openai import AsyncOpenAI
 from openai.types import Decision
 
@@ -35,12 +33,6 @@ QUESTIONS: list[Any] = [
         "levels": [{"label": "calm"}, {"label": "annoyed"}, {"label": "furious"}],
     },
 ]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with gateway.openai() as client:
-        yield client
 
 
 def answers_of(decision: Decision) -> list[dict[str, Any]]:

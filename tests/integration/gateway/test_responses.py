@@ -1,12 +1,10 @@
 """OpenAI's Responses API, with OpenAI's client."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import pytest_asyncio
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 
@@ -30,12 +28,6 @@ EVENTS = [
     "response.output_item.done",
     "response.completed",
 ]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with gateway.openai() as client:
-        yield client
 
 
 async def post(gateway: RunningGateway, **fields: Any) -> httpx.Response:

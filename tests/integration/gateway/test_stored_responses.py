@@ -1,11 +1,9 @@
 """`previous_response_id`: a response continues a stored one."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 
 from shared.arrays import unpack_int32
@@ -24,12 +22,6 @@ ANSWER = "The answer is 29."
 @pytest.fixture(scope="module")
 def changes() -> dict[str, Any]:
     return {"store_responses": True}
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(gateway: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with gateway.openai() as client:
-        yield client
 
 
 async def stream_of(client: AsyncOpenAI, **fields: Any) -> Any:
