@@ -1,6 +1,8 @@
-"""The page of requests: those in progress, filters, pages, and the details of one."""
+"""The views of requests and of plans, also while the cluster is reconfigured under load."""
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,12 +13,15 @@ from services.gateway.settings import GatewaySettings
 from shared.arrays import pack_float32, pack_int32
 from shared.bus.client import Bus
 from shared.messages.decisions import StepDecisions
+from shared.messages.plans import PlanState
 from shared.messages.requests import Outcome, OutcomeStatus
 from shared.messages.steps import StepKind
 from shared.text import TextModel
 from tests.builders import serving_stats
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
 from tests.support.gateway import CHAT, RunningGateway, ready
+from tests.support.plans import plan
+from tests.support.reconfiguring_stack import HEAVY_RPS, LIMIT_S, reconfiguring_stack, under_load
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
@@ -146,3 +151,36 @@ async def test_the_details_have_key_priority_migrations_and_a_link_to_the_trace(
             link = drawer.get_by_role("link", name=TRACE_ID[:8])
             await expect(link).to_have_attribute("href", f"http://127.0.0.1:1/trace/{TRACE_ID}")
             assert await overflow_px(page) == 0
+
+
+async def test_a_decision_appears_and_changes_its_state(bus: Bus, gateway: RunningGateway, new_page: NewPage) -> None:
+    async with new_page(f"{gateway.url}/#plans", NARROW) as page:
+        await expect(page.locator("#plans")).to_contain_text("No decision yet")
+        await expect(page.locator("#plans-state")).to_contain_text("No reconfigurator runs")
+        subject = bus.subjects.plans("plan-1")
+        await bus.store(subject, plan(PlanState.RUNNING, "the mean threshold rises by 12 %"))
+        decision = page.get_by_role("article").filter(has_text="the mean threshold rises by 12 %")
+        await expect(decision).to_contain_text("running")
+        await expect(decision).to_contain_text("TP 2 → 2")
+        await bus.store(subject, plan(PlanState.DONE, "the mean threshold rises by 12 %", "stopped worker-local-0_1"))
+        await expect(decision).to_contain_text("done")
+        await decision.get_by_text("1 step").click()
+        await expect(decision.get_by_role("listitem")).to_contain_text("stopped worker-local-0_1")
+        assert await overflow_px(page) == 0
+
+
+async def test_the_view_shows_a_transition_and_its_reason(
+    tiny_checkpoint_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_page: NewPage
+) -> None:
+    with reconfiguring_stack(tiny_checkpoint_dir, tmp_path, monkeypatch) as stack:
+        async with new_page(f"{stack.url}/#cluster") as page, under_load(stack) as (load, _):
+            wide, narrow = (page.locator(".instance").filter(has_text=f"TP {tp}") for tp in (2, 1))
+            await expect(wide).to_have_count(1)
+            load.rps = HEAVY_RPS
+            await expect(page.locator("[data-chart='Requests'] .chart-values")).to_have_text(re.compile("[1-9]"))
+            await expect(narrow).to_have_count(2, timeout=LIMIT_S * 1000)
+            await expect(wide).to_have_count(0)
+            await page.get_by_role("link", name="Plans").click()
+            change = page.get_by_role("article").filter(has_text="TP 2 →").last
+            await expect(change).to_contain_text("done", timeout=LIMIT_S * 1000)
+            await expect(change.locator("p")).not_to_be_empty()

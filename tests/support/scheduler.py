@@ -28,7 +28,6 @@ from shared.messages.requests import (
     OutcomeStatus,
     Progress,
     Request,
-    ServingStats,
     TopTokens,
     UnfinishedQuery,
     UnfinishedRequests,
@@ -37,7 +36,7 @@ from shared.messages.stats import SchedulerStats
 from shared.pinned import free_positions
 from shared.tasks import during
 from shared.text import TextModel
-from tests.builders import scheduler_stats
+from tests.builders import scheduler_stats, serving_stats
 
 TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])
@@ -256,17 +255,14 @@ class AnsweringScheduler:
             choices=shares_of(request.choices),
             output_tokens=request.output_tokens,
             arrival_s=arrival_s,
-            stats=ServingStats(
+            stats=serving_stats(
                 steps=steps,
                 recompute_steps=steps,
-                mean_threshold=0.9,
-                min_threshold=0.9,
                 slo_s=request.slo_s or 5.0,
                 latency_s=latency_s,
                 step_s=latency_s / 2,
                 slo_met=latency_s <= (request.slo_s or 5.0),
                 instances=[INSTANCE],
-                migrations=0,
             ),
         )
 

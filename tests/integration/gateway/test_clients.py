@@ -1,5 +1,5 @@
 """Clients made for OpenAI's servers: curl, and the bodies of `vllm bench serve` and of Open WebUI, which need torch, as
-their sources build them. `make clients` runs more clients, unchanged."""
+their sources build them; the client of `dilaserve bench`. `make clients` runs more clients, unchanged."""
 
 import asyncio
 import json
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dilaserve.load.client import run_load
+from dilaserve.load.workload import LoadRequest, RequestLoad
 from tests.support.gateway import LIMIT_S, ONE_CELL, RunningGateway
 
 pytestmark = ONE_CELL
@@ -103,3 +105,23 @@ async def test_the_chats_of_open_webui_get_a_stream(gateway: RunningGateway, bod
     deltas = [choice["delta"].get("content") or "" for chunk in sent for choice in chunk["choices"]]
     assert "".join(deltas) == "The answer is 29."
     assert bool(sent[-1].get("usage")) == ("stream_options" in body)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+async def test_a_streamed_reply_has_the_same_figures_and_its_first_text(gateway: RunningGateway, *, raw: bool) -> None:
+    load = RequestLoad([LoadRequest(prompt="How many pears?", output_tokens=32, raw=raw)], [0.0], 1.0)
+    [whole] = await run_load(gateway.url, load, 5.0, lambda _: None)
+    [streamed] = await run_load(gateway.url, load, 5.0, lambda _: None, stream=True)
+    assert (whole.error, streamed.error, whole.first_text_s) == (None, None, None)
+    assert (streamed.text, streamed.text_tokens, streamed.steps) == (whole.text, whole.text_tokens, whole.steps)
+    assert streamed.text_tokens > 0
+    assert streamed.first_text_s is not None
+    assert streamed.first_text_s > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refused_request_has_the_reason(gateway: RunningGateway, *, stream: bool) -> None:
+    load = RequestLoad([LoadRequest(prompt="", output_tokens=32)], [0.0], 1.0)
+    [reply] = await run_load(gateway.url, load, 5.0, lambda _: None, stream=stream)
+    assert reply.error is not None
+    assert reply.error.startswith("400 ")

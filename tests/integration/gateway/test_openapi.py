@@ -1,6 +1,7 @@
-"""The OpenAPI document against a running gateway: no valid request gets a 5xx or an undeclared reply."""
+"""The OpenAPI document against a running gateway: no request, valid or damaged, gets a 5xx or an undeclared reply."""
 
 import asyncio
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from experiments.fuzz.mutations import mutated_body
 from experiments.fuzz.routes import BODIES, ROUTES
 from services.gateway.api.errors import _INVALID
 from tests.support.gateway import ONE_CELL, RunningGateway
@@ -93,3 +95,18 @@ def _try(operation: Any, examples: int) -> None:
         case.call_and_validate(checks=CHECKS)
 
     answers_as_declared()
+
+
+INPUTS = 80
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_damaged_body_never_gets_a_server_error(gateway: RunningGateway, path: str) -> None:
+    rng, statuses = random.Random(path), set[int]()
+    body = dict(BODIES[path]) | ({"model": "tiny-llada"} if "model" in BODIES[path] else {})
+    for _ in range(INPUTS):
+        sent = mutated_body(body, rng)
+        reply = await gateway.http.post(path, content=sent, headers={"Content-Type": "application/json"})
+        assert reply.status_code < 500, f"{sent!r}: {reply.text}"
+        statuses.add(reply.status_code)
+    assert 400 in statuses
