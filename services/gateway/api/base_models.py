@@ -2,28 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.other_fields import NEUTRAL, effective_field
-
-
-class Strict(BaseModel):
-    """Without type coercion or unknown fields."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_first_unknown(cls, sent: Any) -> Any:
-        """Of unknown fields only the first: reporting a hundred thousand would block the event loop."""
-        if not isinstance(sent, dict):
-            return sent
-        unknown = islice((name for name in sent if name not in cls.model_fields), 1)
-        return {name: sent[name] for name in (*(cls.model_fields.keys() & sent.keys()), *unknown)}
 
 
 class Lenient(BaseModel):

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.gateway.api.base_models import Strict
+from services.gateway.api.base_models import Lenient
 from services.gateway.api.request_models import Metadata
 from services.gateway.view_models import List, Page, ResponseModel
 from shared.messages.gateway import BatchStatus
 
 
-class BatchBody(Strict):
+class BatchBody(Lenient):
     """POST /v1/batches."""
 
     input_file_id: str

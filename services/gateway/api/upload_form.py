@@ -36,7 +36,7 @@ async def read_upload(
         raise ApiError(400, "purpose must be 'batch'", param="purpose", code="unsupported_value")
     if len(files) != 1:
         code = "invalid_value" if files else "missing_required_parameter"
-        raise ApiError(400, "one file is required", param="file", code=code)
+        raise ApiError(400, "the form needs one part named file", param="file", code=code)
     # a charset such as UTF-7 can decode to half of a surrogate pair, which cannot be stored
     filename = (files[0].filename or "file").encode("utf-8", "replace").decode()
     return filename, [name for name in form if name not in {"file", "purpose"}]
@@ -51,9 +51,12 @@ async def _read(http: Request, parts: AsyncGenerator[bytes], store: Write, skip:
         def on_headers_finished(self) -> None:
             super().on_headers_finished()
             part = self._current_part
+            is_wanted, filename = part.field_name == "file", None
             if part.file is not None:
                 part.file.file.close()
-                part.file = _PassedFile(part.file.filename, store if part.field_name == "file" else skip)
+                filename = part.file.filename
+            if part.file is not None or is_wanted:  # some clients send a file without a name
+                part.file = _PassedFile(filename, store if is_wanted else skip)
 
     try:
         return await Form(http.headers, parts).parse()

@@ -77,7 +77,8 @@ def _read(row: bytes, endpoint: str, custom_ids: set[str]) -> tuple[Line | None,
     try:
         line = msgspec.json.decode(row, type=Line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return None, {"invalid_json_line": half_pair(row) or str(error)}
+        form = f'{{"custom_id": "…", "method": "POST", "url": "{endpoint}", "body": {{…}}}}'
+        return None, {"invalid_json_line": f"{half_pair(row) or error}; accepted: one line of JSON in UTF-8, {form}"}
     wrong = {}
     if line.method != "POST" or line.url != endpoint:
         wrong["invalid_url"] = f"method and url must be POST {endpoint}"

@@ -47,7 +47,7 @@ class BatchRunner:
         if errors:
             await self._fail(batch.batch_id, errors)
             return
-        started = {"status": BatchStatus.IN_PROGRESS, "total": total, "began_s": self._now_s()}
+        started = {"status": BatchStatus.IN_PROGRESS, "total": total, "began_s": batch.began_s or self._now_s()}
         batch = await self._context.batches.set(batch.batch_id, started, unless=BatchStatus.CANCELLING)
         if batch.ended:  # cancelled while its file was read
             return

@@ -71,6 +71,13 @@ class BatchStore:
         ]
         return sorted(owned, key=lambda batch: (-batch.created_s, batch.batch_id))
 
+    async def check_unread(self, file_id: str, owner: str) -> None:
+        """Raises: ApiError 409 if an unfinished batch of the owner reads the file: it would lose the lines served."""
+        for batch in await self.owned_by(owner):
+            if batch.input_file_id == file_id and not batch.ended:
+                message = f"{batch.batch_id} reads the file; delete it when the batch has ended, or cancel the batch"
+                raise ApiError(409, message, param="file_id", code="file_in_use")
+
     async def cancel(self, batch_id: str, owner: str) -> Batch:
         """Stop a running batch, which keeps its results; end a queued one.
 

@@ -144,7 +144,7 @@ async def test_a_line_may_ask_for_its_prompt_alone(gateway: RunningGateway) -> N
 
 @OWN_CELL
 async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
-    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, batches: BatchStore
 ) -> None:
     scheduler.hold = asyncio.Event()
     async with ready(settings, text) as first:
@@ -154,9 +154,10 @@ async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
             for _ in range(5):
                 await scheduler.received()
     scheduler.hold.set()
+    await batches.set(batch.id, {"began_s": 1})
     async with ready(settings, text) as second, second.openai() as api:
         done = await ended(api, batch.id)
-        assert done.status == "completed"
+        assert (done.status, done.in_progress_at) == ("completed", 1)
         assert len(await rows_of(api, done.output_file_id)) == 5
     assert scheduler.cancelled.empty()
     assert len({request.request_id for request in scheduler.requests}) == 5
@@ -199,6 +200,9 @@ async def test_a_cancelled_batch_keeps_its_completed_lines(gateway: RunningGatew
     async with gateway.openai() as api:
         batch = await submit(api, *(line(i) for i in range(3)))
         waiting = {await gateway.scheduler.received() for _ in range(3)}
+        with pytest.raises(openai.ConflictError) as refusal:
+            await api.files.delete(batch.input_file_id)
+        assert (refusal.value.code, batch.id in refusal.value.message) == ("file_in_use", True)
         assert (await api.batches.cancel(batch.id)).status == "cancelling"
         done = await ended(api, batch.id)
         assert (done.status, done.output_file_id) == ("cancelled", None)
@@ -206,6 +210,7 @@ async def test_a_cancelled_batch_keeps_its_completed_lines(gateway: RunningGatew
             await api.batches.cancel(batch.id)
         async with asyncio.timeout(LIMIT_S):
             assert {await gateway.scheduler.cancelled.get() for _ in range(3)} == waiting
+        assert (await api.files.delete(batch.input_file_id)).deleted
     gateway.scheduler.hold.set()
 
 
@@ -301,6 +306,15 @@ async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
     assert failed.status == "failed"
     assert failed.errors is not None
     assert [error.code for error in failed.errors.data or []] == ["not_found"]
+
+
+async def test_unknown_fields_of_a_batch_are_named_as_ignored(gateway: RunningGateway) -> None:
+    async with gateway.openai() as api:
+        file = await api.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+        fields: dict[str, Any] = {"output_expires_after": {"anchor": "created_at", "seconds": 3600}, "metadata": None}
+        sent = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h", "prompt": None} | fields
+        reply = await gateway.http.post("/v1/batches", json=sent)
+        assert (reply.status_code, reply.headers["X-Dilaserve-Ignored"]) == (200, "output_expires_after")
 
 
 async def test_an_invalid_file_fails_the_batch_with_the_line(gateway: RunningGateway) -> None:

@@ -46,6 +46,15 @@ async def test_the_charset_of_a_form_may_be_any_that_has_its_names(
     assert (reply.status_code, reply.json().get("filename")) == (200 if filename else 400, filename)
 
 
+@pytest.mark.parametrize("name", [b"", b"; filename*=UTF-8''na%C3%AFve.jsonl", b'; filename=""'])
+async def test_a_file_needs_no_name(gateway: RunningGateway, name: bytes) -> None:
+    parts = [b'name="file"' + name + b"\r\n\r\nx", b'name="purpose"\r\n\r\nbatch']
+    form = b"".join(b"--b\r\nContent-Disposition: form-data; " + part + b"\r\n" for part in parts) + b"--b--\r\n"
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    reply = (await gateway.http.post("/v1/files", content=form, headers=kind)).json()
+    assert (reply["bytes"], reply["filename"]) == (1, "file")
+
+
 async def test_other_fields_of_a_form_are_named_as_ignored(gateway: RunningGateway) -> None:
     fields = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
     reply = await gateway.http.post("/v1/files", files={"file": ("a.jsonl", KIB)}, data=fields)

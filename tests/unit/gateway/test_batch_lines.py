@@ -1,5 +1,6 @@
 """Reading a batch's input file, writing its output file."""
 
+import gzip
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -32,6 +33,15 @@ async def test_an_unreadable_line_is_reported_with_its_number(body: bytes) -> No
     assert len(lines) == 1
 
 
+@pytest.mark.parametrize(
+    "content", [(LINE % (0, b"{}")).decode().encode("utf-16"), gzip.compress(LINE), b"[%s]" % LINE, b'{"custom_id": 5}']
+)
+async def test_the_error_of_a_file_in_another_form_shows_the_accepted_one(content: bytes) -> None:
+    _, [error, *_] = await read(content)
+    assert "; accepted: one line of JSON in UTF-8, {" in error.message
+    assert f'"url": "{ENDPOINT}"' in error.message
+
+
 async def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
     tracemalloc.start()
     try:
@@ -45,7 +55,7 @@ async def test_a_file_that_is_not_a_batch_is_not_read_to_its_end() -> None:
 
 async def test_half_of_a_surrogate_pair_is_named() -> None:
     _, [error] = await read(LINE % (0, rb'{"prompt": "a \ud83d b"}'))
-    assert error.message == r"\ud83d is half of a surrogate pair, such as a cut emoji"
+    assert error.message.startswith(r"\ud83d is half of a surrogate pair, such as a cut emoji; accepted: ")
 
 
 async def test_too_many_lines_are_reported() -> None:

@@ -33,6 +33,7 @@ def test_the_pages_together_are_the_list(items: list[str], limit: int) -> None:
 
 
 def test_a_page_after_an_item_that_is_not_listed_is_not_found() -> None:
+    assert page_after(["a", "b"], "", 5, str) == (["a", "b"], False)
     with pytest.raises(ApiError, match="no item has the id 'c'") as error:
         page_after(["a", "b"], "c", 5, str)
     assert (error.value.status, error.value.param) == (404, "after")

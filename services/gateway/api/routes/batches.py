@@ -13,7 +13,7 @@ from services.gateway.api.app_context import AppContext
 from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject, DeletedFile
 from services.gateway.api.lists import page_after
 from services.gateway.api.openapi import FILE_FORM, json_body
-from services.gateway.api.other_fields import header_of_ignored
+from services.gateway.api.other_fields import header_of_ignored, ignored_header
 from services.gateway.api.request_body import check_content_type, read_body
 from services.gateway.api.upload_form import read_upload
 from services.gateway.stores.file_store import FileObject
@@ -71,8 +71,10 @@ def file_routes(context: AppContext) -> APIRouter:
 
     @router.delete("/{file_id}")
     async def delete_file(http: Request, file_id: str) -> DeletedFile:
-        """Delete a file."""
-        await context.files.delete(file_id, key_of(http).key_id)
+        """Delete a file that no unfinished batch reads."""
+        owner = key_of(http).key_id
+        await context.batches.check_unread(file_id, owner)
+        await context.files.delete(file_id, owner)
         return DeletedFile(id=file_id)
 
     return router
@@ -82,11 +84,12 @@ def batch_routes(context: AppContext) -> APIRouter:
     router = APIRouter(prefix="/v1/batches")
 
     @router.post("", openapi_extra=json_body(BatchBody))
-    async def add_batch(http: Request) -> BatchObject:
+    async def add_batch(http: Request, response: Response) -> BatchObject:
         """Serve every line of a file within a day, at low priority."""
         context.admission.check_rate(key_of(http))
         owner = key_of(http).key_id
         async with read_body(http, BatchBody, context.bodies) as body:
+            response.headers.update(ignored_header(body))
             await context.files.get(body.input_file_id, owner)
             batch = await context.batches.create(owner, body.endpoint, body.input_file_id, body.metadata or {})
         return batch_object(batch)
