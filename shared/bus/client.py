@@ -42,6 +42,7 @@ T = TypeVar("T")
 DRAIN_TIMEOUT_S = 5.0  # limit of sending pending messages when a service ends
 JETSTREAM_S = 2.0  # limit of one call: a server that fails loses calls, and another one answers them when repeated
 STORE_S = 10.0  # limit of storing a message; longer than a cluster usually takes to replace a server
+HEADER_BYTES = 1024  # of a message, within NATS's limit: a server closes the connection of a client that exceeds it
 STORE_RETRY_S = 0.5  # longest wait between two attempts to store a message
 WRONG_LAST_SEQUENCE = 10071  # the server's error code for an unexpected sequence
 TOUCH_S = 5.0  # interval of touches of the liveness file
@@ -121,11 +122,15 @@ class Bus:
         """Publish to a stream and wait until the message is stored; repeat this while the stream does not answer, so
         that it may hold the message twice. With `if_first`, do nothing if the subject already holds a message.
 
-        Returns: whether it is stored now. Raises: StorageFull if the stream holds as many messages or bytes as it may;
-        RetryLater if it does not answer within STORE_S.
+        Returns: whether it is stored now. Raises: BadInput if the message is larger than the server takes; StorageFull
+        if the stream holds as many messages or bytes as it may; RetryLater if it does not answer within STORE_S.
         """
         headers = trace_headers({Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: "0"} if if_first else None)
         data = encode(message, json=json)
+        if len(data) > (most := self.nc.max_payload - HEADER_BYTES):
+            raise BadInput(
+                f"the {type(message).__name__} has {len(data)} bytes; the bus takes {most}, by its max_payload"
+            )
 
         async def attempt() -> bool:
             with bus_errors(f"store on {subject}"):

@@ -8,7 +8,7 @@ import msgspec
 
 from shared.errors import BadInput
 
-M = TypeVar("M", bound=msgspec.Struct)
+M = TypeVar("M")
 
 _encode_msgpack = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
@@ -30,13 +30,25 @@ def decode(data: bytes, kind: type[M]) -> M:
     try:
         message: M = decoder(data.removeprefix(BOM_UTF8), type=kind)
     except msgspec.ValidationError as error:
-        text = str(error)
-        field = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else None
-        raise BadInput(f"not a valid {kind.__name__}: {text}", field) from None
+        raise _invalid(kind, error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         half = half_pair(data) if is_json(data) else ""
         raise BadInput(f"not a valid {kind.__name__}: {half or error}") from None
     return message
+
+
+def read_fields(fields: dict[str, Any], kind: type[M]) -> M:
+    """As `decode`, of decoded fields. In those of MessagePack, keys and bytes may also be the texts that JSON has."""
+    try:
+        return msgspec.convert(fields, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _invalid(kind, error) from None
+
+
+def _invalid(kind: type[M], error: msgspec.ValidationError) -> BadInput:
+    text = str(error)
+    field = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else None
+    return BadInput(f"not a valid {kind.__name__}: {text}", field)
 
 
 def half_pair(json: bytes) -> str:

@@ -38,6 +38,7 @@ REQUEST_ACK_WAIT_S = 24 * 3600.0  # upper bound only: a new scheduler's consumer
 MAX_UNFINISHED_REQUESTS = 100_000  # messages of REQUESTS; the stream refuses further ones
 PREDICTORS = "predictor"  # the queue group of the subject `predict`
 STEP_AGE_S = 60.0  # retention of step messages
+NO_DUPLICATES_S = 0.1  # NATS's shortest time of deduplication by Nats-Msg-Id, instead of two minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def streams(subjects: Subjects, disk_bytes: int = DISK_BYTES) -> list[StreamConf
     latest: dict[str, Any] = {"max_msgs_per_subject": 1, "allow_direct": True}
     refuses: dict[str, Any] = {"discard": DiscardPolicy.NEW}  # further messages, instead of dropping the oldest
     requests: dict[str, Any] = {**work_queue, **refuses, "max_msgs": MAX_UNFINISHED_REQUESTS}
+    requests["duplicate_window"] = NO_DUPLICATES_S  # a producer receives an outcome by sending its request again
     requests["subjects"] = [subjects.requests, subjects.producer_requests("*")]
     outcomes: dict[str, Any] = {**latest, **refuses, "max_age": OUTCOME_AGE_S}
     one_message: dict[str, Any] = {"max_msgs": 1, "max_bytes": SMALL_BYTES}

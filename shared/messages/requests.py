@@ -284,4 +284,4 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Subject: dilaserve.<cell>.cancel.<request>. Core NATS; the subject names the request.
     """
 
-    reason: str = ""
+    reason: str | None = ""

@@ -4,32 +4,35 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from nats.js.api import ConsumerConfig
+from nats.js.api import ConsumerConfig, PubAck
 
 from services.scheduler.events import FinishRequest, RequestCancelled
 from services.scheduler.io.lease import Lease
 from services.scheduler.io.outcome_store import LOST
 from services.scheduler.io.recovery import Recovery
+from services.scheduler.io.request_decoder import decode_request
 from shared.arrays import Int32, pack_int32
 from shared.bus.client import Bus
-from shared.bus.codec import decode
+from shared.bus.codec import decode, encode
 from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
+from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, Request
 from shared.messages.versions import FIRST_VERSION, VERSION
 from shared.pinned import FREE
 from shared.text import TextModel
 from shared.tokenizer import LONG_TEXT
 from tests.support.gemma_files import CANVAS, write_gemma_files
 from tests.support.intake import SLO_S, Intake, receiving
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, eventually
 
 
 class HeldText(TextModel):
@@ -466,6 +469,8 @@ INVALID_OF_PRODUCERS = [  # all with the id "r"
     b'{"request_id": "r", "prompt": "a',
     b'\xef\xbb\xbf{"request_id": "r", "prompt": "a",}',
     b"\x82\xaarequest_id\xa1r\xa6prompt\xa1\xff",
+    b"\x82\xaarequest_id\xa1r\xa6prompt\xc4\x01x",  # bytes
+    b"\x83\xaarequest_id\xa1r\xa6prompt\xa1x\xa5slo_s\xca\x7f\xc0\x00\x00",  # not a number
 ]
 
 
@@ -477,6 +482,65 @@ async def test_an_invalid_request_of_a_producer_is_rejected_there(bus: Bus, text
             outcome = decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome)
             assert (outcome.request_id, outcome.status) == (f"alice{number}.r", OutcomeStatus.REJECTED), message
         await intake.until_unfinished(0)
+
+
+@pytest.mark.parametrize("name", ["4711", '"order:12"', '"{a}[0]$"', '"%s"' % ("x" * 255)])
+async def test_a_request_whose_invalid_id_a_subject_can_have_is_rejected_there(
+    bus: Bus, text: TextModel, name: str
+) -> None:
+    async with receiving(bus, text) as intake:
+        outcomes = await bus.nc.subscribe(bus.subjects.outcomes(name.strip('"')))
+        for rest in (b', "prompt": "x"}', b","):
+            await bus.js.publish(bus.subjects.requests, b'{"request_id": %s%s' % (name.encode(), rest))
+            await intake.until_unfinished(0)
+        outcome = decode((await outcomes.next_msg(timeout=LIMIT_S)).data, Outcome)
+        assert (outcome.status, outcome.error and outcome.error.field) == (OutcomeStatus.REJECTED, "request_id")
+
+
+ONE = pack_int32([1])
+SAME_REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # as clients write them, and as they are meant
+    "null": ({"prompt": "x", "stop": None, "slo_s": None, "key": None, "n": None}, {"prompt": "x"}),
+    "text keys": ({"prompt": "x", "logit_bias": {"5": 1}}, {"prompt": "x", "logit_bias": {5: 1.0}}),
+    "base64": ({"prompt_ids": b64encode(ONE).decode()}, {"prompt_ids": ONE}),
+}
+
+
+@pytest.mark.parametrize("encoder", [json.dumps, msgspec.msgpack.encode])
+@pytest.mark.parametrize("name", SAME_REQUESTS)
+def test_a_request_is_the_same_in_the_words_of_each_client(encoder: Callable[[Any], Any], name: str) -> None:
+    sent, meant = SAME_REQUESTS[name]
+    message = encoder({"request_id": "r", **sent})
+    data = message.encode() if isinstance(message, str) else message
+    assert decode_request("dilaserve.cell0.requests", data) == Request(request_id="r", **meant)
+
+
+async def test_a_producer_may_give_its_repeated_message_the_same_id_on_the_bus(bus: Bus, text: TextModel) -> None:
+    subject, message = bus.subjects.producer_requests("alice"), encode(Request(request_id="r", prompt="x"))
+    outcomes = await bus.nc.subscribe(bus.subjects.outcomes("alice.r"))
+
+    async def send() -> PubAck:
+        return await bus.js.publish(subject, message, headers={"Nats-Msg-Id": "r"})
+
+    async with receiving(bus, text) as intake:
+        await send()
+        intake.finish(await intake.arrived())
+        await outcomes.next_msg(timeout=LIMIT_S)
+        await eventually(send, lambda stored: not stored.duplicate)
+        await outcomes.next_msg(timeout=LIMIT_S)
+
+
+async def test_an_outcome_that_is_too_large_for_the_bus_fails_its_request(bus: Bus, text: TextModel) -> None:
+    async with receiving(bus, text) as intake:
+        await intake.send("r")
+        large = OutcomeError(message="x" * bus.nc.max_payload)
+        no_tokens = np.zeros(0, dtype=np.int32)
+        intake.outcomes.finish(FinishRequest(await intake.arrived(), OutcomeStatus.FAILED, no_tokens, None, None, large))
+        assert await intake.status("r") is OutcomeStatus.FAILED
+        await intake.until_unfinished(0)
+        outcome = await bus.outcome("r")
+    assert outcome is not None
+    assert outcome.error is not None
+    assert "; the bus takes " in outcome.error.message
 
 
 INVALID_REQUESTS: list[tuple[bytes, str, str]] = [  # further fields, the field that the error names, the error

@@ -113,7 +113,7 @@ async def test_garbage_on_every_subject_is_logged_and_serving_continues(shared: 
     assert "Traceback" not in log
 
 
-@pytest.mark.parametrize("payload", [b"", b"{}", encode(Cancel(reason="enough"))])
+@pytest.mark.parametrize("payload", [b"", b"{}", b'{"reason": null}', encode(Cancel(reason="enough"))])
 async def test_a_cancelled_request_ends_as_cancelled(shared: Cluster, payload: bytes) -> None:
     subjects, request_id = shared.bus.subjects, f"cancelled-{next(numbers)}"
     outcomes = await shared.bus.nc.subscribe(subjects.outcomes(request_id))

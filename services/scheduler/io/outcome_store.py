@@ -48,8 +48,8 @@ def outcome_of(
 
 
 async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> None:
-    """Store the outcome, unless its request has a final one. Replaces a message that is no outcome. Raises: as
-    `Bus.store`.
+    """Store the outcome, unless its request has a final one; that it failed, if the outcome is larger than the bus
+    takes. Replaces a message that is no outcome. Raises: as `Bus.store`.
 
     A named producer cannot read the stream, and also receives a message that the stream rejects as a duplicate. So it
     is sent the stored outcome again, if there is one, instead of the new one.
@@ -58,7 +58,12 @@ async def store_outcome(bus: Bus, outcome: Outcome, *, json: bool = False) -> No
     if has_producer(outcome.request_id) and (first := await final_outcome(bus, outcome.request_id)) is not None:
         await bus.store(subject, first, json=json)
         return
-    is_stored = await bus.store(subject, outcome, json=json, if_first=True)
+    try:
+        is_stored = await bus.store(subject, outcome, json=json, if_first=True)
+    except BadInput as error:
+        known = {name: getattr(outcome, name) for name in ("request_id", "arrival_s", "key", "priority", "trace_id")}
+        outcome = Outcome(status=OutcomeStatus.FAILED, error=OutcomeError(message=error.message), **known)
+        is_stored = await bus.store(subject, outcome, json=json, if_first=True)
     if not is_stored and await final_outcome(bus, outcome.request_id) is None:
         await bus.store(subject, outcome, json=json)
 
@@ -230,7 +235,10 @@ class OutcomeStore:
         """Store and acknowledge the message in the background, again while the bus does not answer."""
 
         async def store_and_acknowledge() -> None:
-            await store()
+            try:
+                await store()
+            except BadInput as too_large:  # in the format of this message, which repeats a request
+                log.warning("outcome not repeated", request_id=request_id, error=too_large.message)
             with bus_errors("acknowledge the request"):  # redelivery would take REQUEST_ACK_WAIT_S
                 await delivery.acknowledge()
 

@@ -3,26 +3,28 @@
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
-from shared.bus.codec import decode, is_json
+from shared.bus.codec import decode, is_json, read_fields
 from shared.bus.subjects import name_in
 from shared.bus.users import PRODUCER_NAME
 from shared.errors import BadInput
-from shared.messages.requests import Request, RequestId
+from shared.messages.requests import Request
 
 SEPARATOR = "."  # of a producer and its request; no other request's id contains it
 
 
-JSON_ID = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
+SUBJECT_PART = r"[!#-)+-\-/-=?-\[\]-~]{1,255}"  # of a subject; without a quote and a backslash, as in JSON it has none
+JSON_ID = re.compile(rf'"request_id"\s*:\s*"({SUBJECT_PART})"'.encode())
 
 
 class _RequestName(msgspec.Struct):
-    """The part of a request that its outcome needs."""
+    """The part of a request that its outcome needs, and that may itself be invalid."""
 
-    request_id: RequestId
+    request_id: Annotated[str, msgspec.Meta(pattern=rf"^{SUBJECT_PART}$(?!\n)")] | Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,14 @@ class InvalidRequest:
 def decode_request(subject: str, data: bytes) -> Request | InvalidRequest:
     """The request with its id in the cell, and with its producer as the key if that has a name.
 
-    Raises: BadInput if the message has no valid request id or producer, so that no outcome can answer it.
+    Raises: BadInput if the message has no id that a subject can have, or no valid producer: no outcome can answer it.
     """
     producer = name_in(subject)
     if producer and not PRODUCER_NAME.fullmatch(producer):
         raise BadInput(f"{producer!r} is not the name of a producer")
     prefix = producer + SEPARATOR if producer else ""
     try:
-        request = decode(data, Request)
+        request = _decode(data)
     except BadInput as error:
         request_id = _request_id(data)
         if request_id is None:
@@ -50,10 +52,22 @@ def decode_request(subject: str, data: bytes) -> Request | InvalidRequest:
     return replace(request, request_id=prefix + request.request_id, key=f"producer:{producer}") if producer else request
 
 
+def _decode(data: bytes) -> Request:
+    """The request, in which null counts as omitted. Raises: BadInput."""
+    try:
+        return decode(data, Request)
+    except BadInput as error:
+        try:
+            sent = decode(data, dict)
+        except BadInput:
+            raise error from None
+    return read_fields({name: value for name, value in sent.items() if value is not None}, Request)
+
+
 def _request_id(data: bytes) -> str | None:
-    """The id of an invalid request, also of one that is not valid JSON; None: it has no valid one."""
+    """The id of an invalid request, also of one that is not valid JSON; None: it has none that a subject can have."""
     with suppress(BadInput):
-        return decode(data, _RequestName).request_id
+        return str(decode(data, _RequestName).request_id)
     found = JSON_ID.search(data) if is_json(data) else None
     return found[1].decode() if found else None
 
