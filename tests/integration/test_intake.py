@@ -534,7 +534,9 @@ async def test_an_outcome_that_is_too_large_for_the_bus_fails_its_request(bus: B
         await intake.send("r")
         large = OutcomeError(message="x" * bus.nc.max_payload)
         no_tokens = np.zeros(0, dtype=np.int32)
-        intake.outcomes.finish(FinishRequest(await intake.arrived(), OutcomeStatus.FAILED, no_tokens, None, None, large))
+        intake.outcomes.finish(
+            FinishRequest(await intake.arrived(), OutcomeStatus.FAILED, no_tokens, None, None, large)
+        )
         assert await intake.status("r") is OutcomeStatus.FAILED
         await intake.until_unfinished(0)
         outcome = await bus.outcome("r")

@@ -65,8 +65,8 @@ class BatchRunner:
         )
 
     async def _serve(self, batch: Batch, lines: AsyncIterator[Line]) -> list[LineResult]:
-        """The results of all lines, or of those served before the batch was cancelled or expired."""
-        server = LineServer(self._context, batch, self._invalid_line_lock)
+        """The results of all lines, or of those served before the batch was cancelled or expired, by any gateway."""
+        server = LineServer(self._context, batch, self._invalid_line_lock, self._is_stopped(batch))
         results: list[LineResult] = []
         numbers, reading = itertools.count(), asyncio.Lock()
 
@@ -76,7 +76,8 @@ class BatchRunner:
                     number, line = next(numbers), await anext(lines, None)
                 if line is None:
                     return
-                results.append(await server.serve(number, line))
+                if (result := await server.serve(number, line)) is not None:
+                    results.append(result)
 
         workers = [asyncio.ensure_future(serve_lines()) for _ in range(min(MAX_IN_FLIGHT, batch.total))]
         try:
@@ -84,7 +85,7 @@ class BatchRunner:
             while pending:
                 _, pending = await asyncio.wait(workers, timeout=SAVE_S)
                 batch = await self._context.batches.set(batch.batch_id, _counts(results))
-                if batch.ended or batch.status is BatchStatus.CANCELLING or self._now_s() > batch.expires_s:
+                if batch.ended or (self._is_stopped(batch) and not server.is_stopped):
                     server.cancel_requests = True
                     break
         finally:
@@ -93,6 +94,9 @@ class BatchRunner:
             if not worker.cancelled():
                 worker.result()
         return results
+
+    def _is_stopped(self, batch: Batch) -> bool:
+        return batch.status is BatchStatus.CANCELLING or self._now_s() > batch.expires_s
 
     async def _finish(self, batch: Batch, results: list[LineResult]) -> None:
         finalizing, finalizing_s = {"status": BatchStatus.FINALIZING}, self._now_s()

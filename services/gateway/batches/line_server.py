@@ -18,7 +18,7 @@ from services.gateway.inflight import BATCH_OWNER
 from services.gateway.model_cells import ModelCells
 from shared.api_keys import ANONYMOUS
 from shared.messages.gateway import Batch
-from shared.messages.requests import Outcome, Request
+from shared.messages.requests import Outcome, OutcomeStatus, Request
 from shared.retry import retry
 
 MAX_PRIORITY = -50  # of a line, below that of interactive requests
@@ -26,20 +26,28 @@ RETRY_S = 1.0  # first wait before a line is sent again
 INVALID_LINE_PAUSE_S = 0.005  # yields the event loop, as an invalid line is read without waiting
 
 
+class _NotSent(Exception):  # noqa: N818
+    """The line of a stopped batch has no outcome."""
+
+
 @dataclass(slots=True)
 class LineServer:
     _context: AppContext
     _batch: Batch
     _invalid_line_lock: asyncio.Lock  # of all batches: the gateway reads one invalid line per INVALID_LINE_PAUSE_S
+    is_stopped: bool = False  # whether no line is sent any more: only those that an earlier gateway sent have results
     cancel_requests: bool = False  # whether `serve`, when cancelled, also cancels its request
 
-    async def serve(self, number: int, line: Line) -> LineResult:
-        """Serve one line, repeating it while the bus or the instances are unavailable."""
+    async def serve(self, number: int, line: Line) -> LineResult | None:
+        """Serve one line, repeating it while the bus or the instances are unavailable. Returns: None if it is stopped
+        and the line has no outcome."""
         request_id = f"{self._batch.batch_id}-{number}"
         reply: Json | ApiError
         try:
             async with self._context.bodies.room(len(bytes(line.body))):
                 reply = await retry(lambda: self._reply(line, request_id), wait_initial_s=RETRY_S)
+        except _NotSent:
+            return None
         except Exception as error:
             log_internal_error(error, request_id)
             async with self._invalid_line_lock:
@@ -70,8 +78,13 @@ class LineServer:
         return replies.whole([outcome]) | {"created": int(outcome.arrival_s)}
 
     async def _outcome(self, model: ModelCells, request: Request, start_s: float, left_s: float) -> Outcome:
-        """The outcome of the request, or of the same one that was published before."""
+        """The outcome of the request, or of the same one that was published before. Raises: _NotSent; RetryLater."""
         cell, confirm = await model.claimed_line(request.request_id)
+        if self.is_stopped:
+            found = await cell.connection.bus.outcome(request.request_id)
+            if found is None or not found.is_final or found.status is OutcomeStatus.CANCELLED:
+                raise _NotSent
+            return found
         cell.readiness.check_storage()
         inflight = await cell.inflight.open(request, BATCH_OWNER, start_s, confirm=confirm, timeout_s=left_s)
         try:

@@ -12,6 +12,7 @@ from openai.types import Batch
 
 from services.gateway.batches import line_server
 from services.gateway.batches.batch_lines import Line, read_lines
+from services.gateway.batches.batch_runner import MAX_IN_FLIGHT
 from services.gateway.bus_connection import BusConnection
 from services.gateway.settings import GatewaySettings
 from services.gateway.stores.batch_store import BatchStore
@@ -43,7 +44,8 @@ async def submit(api: openai.AsyncOpenAI, *rows: object) -> Batch:
 
 async def ended(api: openai.AsyncOpenAI, batch_id: str) -> Batch:
     return await eventually(
-        lambda: api.batches.retrieve(batch_id), lambda found: found.status in {"completed", "failed", "cancelled"}
+        lambda: api.batches.retrieve(batch_id),
+        lambda found: found.status in {"completed", "failed", "cancelled", "expired"},
     )
 
 
@@ -161,6 +163,25 @@ async def test_the_next_gateway_resumes_a_batch_and_repeats_nothing(
         assert len(await rows_of(api, done.output_file_id)) == 5
     assert scheduler.cancelled.empty()
     assert len({request.request_id for request in scheduler.requests}) == 5
+
+
+@OWN_CELL
+@pytest.mark.parametrize("status", ["cancelled", "expired"])
+async def test_a_batch_that_is_stopped_while_no_gateway_runs_keeps_the_lines_served(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, batches: BatchStore, status: str
+) -> None:
+    scheduler.hold = asyncio.Event()
+    async with ready(settings, text) as first, first.openai() as api:
+        batch = await submit(api, *(line(i) for i in range(40)))
+        sent = {await scheduler.received() for _ in range(MAX_IN_FLIGHT)}
+    scheduler.hold.set()
+    await reached(lambda: scheduler.ended == sent)
+    await (batches.set(batch.id, {"expires_s": 1}) if status == "expired" else batches.cancel(batch.id, ""))
+    async with ready(settings, text) as second, second.openai() as api:
+        done = await ended(api, batch.id)
+        rows = await rows_of(api, done.output_file_id)
+    assert (done.status, len(rows), done.error_file_id) == (status, MAX_IN_FLIGHT, None)
+    assert {row["id"] for row in rows} == sent == {request.request_id for request in scheduler.requests}
 
 
 @OWN_CELL  # as the bus keeps the second message for a while
