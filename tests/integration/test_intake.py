@@ -470,6 +470,9 @@ INVALID_OF_PRODUCERS = [  # all with the id "r"
     b'\xef\xbb\xbf{"request_id": "r", "prompt": "a",}',
     b"\x82\xaarequest_id\xa1r\xa6prompt\xa1\xff",
     b"\x82\xaarequest_id\xa1r\xa6prompt\xc4\x01x",  # bytes
+    b"\x82\xa6prompt\xa1x\xaarequest_id\xa1r\n",
+    b"\x82\xaarequest_id\xa1r\xa6prom",
+    b"\x82\xaarequest_id\xd9\x01r\xa1x" + b"\x91" * 100_000,
     b"\x83\xaarequest_id\xa1r\xa6prompt\xa1x\xa5slo_s\xca\x7f\xc0\x00\x00",  # not a number
 ]
 

@@ -19,6 +19,7 @@ SEPARATOR = "."  # of a producer and its request; no other request's id contains
 
 SUBJECT_PART = r"[!#-)+-\-/-=?-\[\]-~]{1,255}"  # of a subject; without a quote and a backslash, as in JSON it has none
 JSON_ID = re.compile(rf'"request_id"\s*:\s*"({SUBJECT_PART})"'.encode())
+MSGPACK_ID = re.compile(rb"\xaarequest_id(?:[\xa1-\xbf]|\xd9.)(%s)(?=[^ -~])" % SUBJECT_PART.encode(), re.DOTALL)
 
 
 class _RequestName(msgspec.Struct):
@@ -65,10 +66,10 @@ def _decode(data: bytes) -> Request:
 
 
 def _request_id(data: bytes) -> str | None:
-    """The id of an invalid request, also of one that is not valid JSON; None: it has none that a subject can have."""
+    """The id of an invalid request, also of one that cannot be decoded; None: it has none that a subject can have."""
     with suppress(BadInput):
         return str(decode(data, _RequestName).request_id)
-    found = JSON_ID.search(data) if is_json(data) else None
+    found = (JSON_ID if is_json(data) else MSGPACK_ID).search(data)
     return found[1].decode() if found else None
 
 
