@@ -101,7 +101,7 @@ def product(one: PatternAutomaton, other: PatternAutomaton, *, excluded: bool = 
         rows.append(targets)
         waiting = np.array([pair for pair in np.unique(targets).tolist() if pair >= 0 and pair not in number], np.int64)
         number |= {pair: at for at, pair in enumerate(waiting.tolist(), len(number))}
-        budget.spend(steps=len(waiting))
+        budget.spend(len(waiting))
         if len(number) > 4 * MAX_STATES:
             raise TooLarge(f"the pattern has more than {MAX_STATES} states", "pattern")
     pairs, known = np.array(list(number)), np.array(sorted(number))

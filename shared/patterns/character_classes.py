@@ -4,10 +4,12 @@ Languages differ about classes beyond ASCII. COMMON bounds what they accept; `ru
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 
+import regex
+
+from shared.errors import BadInput
 from shared.patterns.characters import ALL, Range, without
 
 Codes = tuple[Range, ...]
@@ -20,8 +22,6 @@ WIDE_SPACES = (
     *((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
 )
 LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
-# Rust's \w has these, too, though not by their category
-JOINERS, CIRCLED = ((0x200C, 0x200D),), ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 # The two escapes of a surrogate pair, after an even number of backslashes
 PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
@@ -39,29 +39,42 @@ COMMON = {
 
 @lru_cache(1)
 def rust_classes() -> Mapping[str, Codes]:
-    """Rust's classes by letter, from Python's tables of Unicode, whose version may differ."""
-    words = (*_of_categories("[LM].|Nd|Nl|Pc"), *JOINERS, *CIRCLED)
-    found: dict[str, Codes] = {"d": _of_categories("Nd"), "w": without(words, ()), "s": (*SPACES, *WIDE_SPACES)}
+    """Rust's classes by letter."""
+    words = r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]"
+    found = {"d": _matched(r"\p{Nd}"), "w": _matched(words), "s": (*SPACES, *WIDE_SPACES)}
     return found | {name.upper(): without(ALL, codes) for name, codes in found.items()}
 
 
-def category(name: str, *, is_negated: bool, inverted: bool) -> Codes:
-    """The characters of a general category of Unicode, such as L or Lu, or all others. Those that Python's tables do
-    not assign, but later ones may, are in neither; if `inverted`, for a negated set, in both."""
-    own = f"{name}." if len(name) == 1 else name
-    found = _of_categories(own if is_negated == inverted else f"{own}|Cn")
+def property_class(name: str, *, is_negated: bool, inverted: bool) -> Codes:
+    """The characters with a property of Unicode, such as L, Letter or Script=Greek, or all others. Those that are not
+    assigned, but may be later, are in neither; if `inverted`, for a negated set, in both. Raises: BadInput if there is
+    no such property."""
+    try:
+        own = _matched(rf"\p{{{name}}}")
+    except regex.error:
+        raise BadInput(f"the property {name} of characters is not known", "pattern") from None
+    unassigned = _matched(r"\p{Cn}")
+    found = without(own, unassigned) if is_negated == inverted else (*own, *unassigned)
     return without(ALL, found) if is_negated else found
 
 
-@lru_cache(64)
-def _of_categories(pattern: str) -> Codes:
-    return tuple((found.start() // 2, found.end() // 2 - 1) for found in re.finditer(f"(?:{pattern})+", _categories()))
+def posix_class(name: str) -> Codes:
+    """The ASCII characters of a class of POSIX, such as alpha. Raises: BadInput if there is none."""
+    try:
+        return without(_matched(f"[[:{name}:]]" if name != "ascii" else r"\p{ASCII}"), (WIDE,))
+    except regex.error:
+        raise BadInput(f"the class [:{name}:] is not known", "pattern") from None
+
+
+@lru_cache(256)
+def _matched(pattern: str) -> Codes:
+    found = regex.finditer(f"{pattern}+", _all_characters())
+    return tuple((each.start(), each.end() - 1) for each in found)
 
 
 @lru_cache(1)
-def _categories() -> str:
-    """Two letters for each character, the first is a capital."""
-    return "".join(map(unicodedata.category, map(chr, range(0x110000))))
+def _all_characters() -> str:
+    return "".join(map(chr, range(0x110000)))
 
 
 def with_whole_characters(pattern: str) -> str:

@@ -21,22 +21,19 @@ class BudgetExceeded(TooLarge):
 
 @dataclass(slots=True)
 class Budget:
-    """`steps`: of the automata, about 8 µs each; `seconds`: CPU time of the subprocess that compiles regular
-    expressions."""
+    """Steps of the automata, about 8 µs each."""
 
     steps: int
-    seconds: float
 
-    def spend(self, *, steps: int = 0, seconds: float = 0.0) -> None:
+    def spend(self, steps: int) -> None:
         """Raises: BudgetExceeded if it is more than what is left."""
-        self.steps, self.seconds = self.steps - steps, self.seconds - seconds
-        if self.steps < 0 or self.seconds < 0:
-            limit = f"{LARGE.steps:,} steps" if self.steps < 0 else f"{LARGE.seconds:g} s of regular expressions"
-            raise BudgetExceeded(f"the form is too large: compiling it may take {limit}", "pattern")
+        self.steps -= steps
+        if self.steps < 0:
+            raise BudgetExceeded(f"the form is too large: compiling it may take {LARGE.steps:,} steps", "pattern")
 
 
-SMALL = Budget(steps=40_000, seconds=0.5)
-LARGE = Budget(steps=600_000, seconds=5.0)
+SMALL = Budget(steps=40_000)
+LARGE = Budget(steps=600_000)
 _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 

@@ -132,7 +132,7 @@ def _without_sign(first: int, last: int, decimals: int) -> FormPart:
                 states.append(after)
             row[ord(character)] = numbers[after]
         next_state.append(row)
-        current_budget().spend(steps=6)
+        current_budget().spend(6)
     # A number ends with its last digit, not with the point; the decimals left out, 0, must be within the bounds
     may_end = [any(decimals != left <= point and not low for left, low, _ in state) for state in states]
     found = useful(PatternAutomaton.plain(np.array(next_state), np.array(may_end)))

@@ -8,22 +8,21 @@ from functools import lru_cache
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.automaton import compile_pattern, of_regex, without_anchors
+from shared.patterns.automaton import of_regex
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
 from shared.patterns.character_classes import LATIN, Codes, with_whole_characters
-from shared.patterns.characters import ALL, MUST_ESCAPE, Range, without
+from shared.patterns.characters import ALL, Range, without
 from shared.patterns.compile_budget import BudgetExceeded, TooLarge
 from shared.patterns.counted_regex import without_limit
 from shared.patterns.look_ahead import joined_with_rest
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Characters, Compiled, FormPart, JoinedParts, Literal, RepeatedPart, either, times
-from shared.patterns.regex import UnknownSyntaxError, read_regex
+from shared.patterns.regex import read_regex
 from shared.patterns.schema_keywords import NoValue, as_tuple, limits
 
 # The characters of a JSON string: no control characters but those with a short escape
 CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
 CHARACTER = Characters(CODES, escaped=True)
-PLAIN = RepeatedPart(Characters(without(ALL, MUST_ESCAPE)))  # without escapes
 QUOTE = Literal('"')
 YEAR_MONTH_DAY = (
     "(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
@@ -109,7 +108,7 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
 @lru_cache(256)
 def _counted(pattern: str) -> tuple[PatternAutomaton, int] | None:
     """The strings of a pattern without its limit, and their most characters (see `without_limit`)."""
-    with suppress(UnknownSyntaxError, BadInput):  # of which `searched` makes an error
+    with suppress(BadInput):  # of which `searched` makes an error
         found = without_limit(read_regex(with_whole_characters(pattern), CODES, escaped=True), is_searched=True)
         return (of_regex(found[0]), found[1]) if found is not None else None
     return None
@@ -150,10 +149,6 @@ def _read_searched(pattern: str) -> PatternAutomaton | None:
     try:
         part = _found(pattern, CODES)
         return of_regex(JoinedParts((RepeatedPart(CHARACTER), part))) if part is not None else None
-    except UnknownSyntaxError:
-        before, after = ("" if pattern.startswith("^") else "(?s:.*)"), "" if pattern.endswith("$") else "(?s:.*)"
-        whole = compile_pattern(f"{before}(?:{without_anchors(pattern)}){after}")
-        return product(whole, automaton_of(PLAIN))  # without escapes
     except BudgetExceeded:
         raise
     except TooLarge:

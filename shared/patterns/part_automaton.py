@@ -96,7 +96,7 @@ class _SubsetConstruction:
         budget = current_budget()
         for states in self._sets:  # to which _row adds
             rows.append(self._row(states))
-            budget.spend(steps=len(states))
+            budget.spend(len(states))
             if len(self._sets) > 4 * MAX_STATES:
                 raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
         next_state = np.full((len(rows), BYTES), -1, np.int32)

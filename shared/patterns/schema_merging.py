@@ -80,7 +80,7 @@ def apart(parts: Sequence[Any], field: str, find: Find) -> list[Any]:
     """
     if len(parts) > MAX_WAYS:
         raise BadInput(f"oneOf may have {MAX_WAYS} parts, got {len(parts)}", field)
-    current_budget().spend(steps=len(parts) ** 2 // 2)  # pairs are compared, at most twice
+    current_budget().spend(len(parts) ** 2 // 2)  # pairs are compared, at most twice
     traits = [_traits(part, field, find) for part in parts]
     needed = [set[str]() for _ in parts]
     similar = list[tuple[int, int]]()  # pairs that may have a value in common
@@ -227,7 +227,7 @@ def _traits(part: Any, field: str, find: Find, depth: int = 0) -> list[_Traits]:
     """
     if not isinstance(part, Mapping):
         return [] if part is False else [_Traits(frozenset(TYPES), frozenset(), {})]
-    current_budget().spend(steps=1)
+    current_budget().spend(1)
     part = assertions_of(part, field)
     inner = [[each] for each in part.get("allOf", [])] + [part[name] for name in ("anyOf", "oneOf") if name in part]
     if "$ref" in part:

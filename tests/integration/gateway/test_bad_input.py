@@ -259,9 +259,7 @@ async def test_half_of_a_surrogate_pair_is_named(lonely_gateway: RunningGateway)
     assert error["message"].endswith(r": \ud83d is half of a surrogate pair, such as a cut emoji")
 
 
-async def test_the_error_of_a_field_of_several_types_names_the_field_and_the_types(
-    lonely_gateway: RunningGateway,
-) -> None:
+async def test_the_error_names_the_field_and_what_it_must_be(lonely_gateway: RunningGateway) -> None:
     named = {"type": "function", "function": {"name": "f", "template": "x"}}
     part = {"type": "text", "text": "hi", "template": "x"}
     for path, body, param, message in (
@@ -281,6 +279,10 @@ async def test_the_error_of_a_field_of_several_types_names_the_field_and_the_typ
          "input[0].content must be a string or a list"),
         ("responses", {"model": "tiny-llada", "input": "hi", "metadata": {"str": 5}}, "metadata.str",
          "metadata.str must be a string"),
+        ("messages", CHAT | {"max_tokens": 8, "tools": [{"type": "function", "name": "f", "input_schema": {}}]},
+         "tools[0].type", "tools[0].type must be 'custom'"),
+        ("chat/completions", CHAT | {"extra_body": {"guided_regex": "a"}}, "extra_body", "extra_body is not supported"),
+        ("chat/completions", {"model": "tiny-llada", "messages": None}, "messages", "messages is required"),
     ):  # fmt: skip
         error = await refused(lonely_gateway, f"/v1/{path}", json=body)
         assert (error["param"], error["message"]) == (param, message)

@@ -10,17 +10,14 @@ import msgspec
 import pytest
 
 from services.gateway.api.routes.console import DIRECTORY
-from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.messages.health import ServiceHealth
 from shared.messages.instances import Instance, ModelCard
 from shared.messages.plans import PlanState, ReconfiguratorStats
-from shared.text import TextModel
 from tests.builders import scheduler_stats
-from tests.support.gateway import CHAT, ONE_CELL, OWN_CELL, RunningGateway, ready
+from tests.support.gateway import CHAT, ONE_CELL, OWN_CELL, RunningGateway
 from tests.support.plans import plan
-from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, until
 
 pytestmark = ONE_CELL
@@ -133,19 +130,6 @@ async def test_updates_count_requests_and_contain_the_cluster(gateway: RunningGa
     update = await eventually(lambda: first_update(gateway), lambda found: found["ended"] > before)
     assert update["ended"] == before + 1
     assert update["cluster"]["nodes"][0]["instances"][0]["id"] == "worker-test"
-
-
-@OWN_CELL
-async def test_a_restarted_gateway_knows_earlier_requests(
-    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler
-) -> None:
-    async with ready(settings, text) as gateway:
-        name = await ask(gateway)
-    async with ready(settings, text) as gateway:
-        listed: list[Any] = []
-        while not listed:
-            listed = (await gateway.http.get("/v1/requests")).json()["data"]
-        assert [request["id"] for request in listed] == [name]
 
 
 @OWN_CELL

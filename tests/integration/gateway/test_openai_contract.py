@@ -25,11 +25,11 @@ async def test_max_tokens_cuts_the_text_and_the_stream(gateway: RunningGateway) 
 
 
 async def test_a_limit_beyond_the_models_room_is_cut_and_named(gateway: RunningGateway) -> None:
-    chat = {**CHAT, "max_completion_tokens": 10**9}
-    reply = await gateway.http.post("/v1/chat/completions", json=chat)
-    output_tokens = reply.json()["dilaserve"]["output_tokens"]
-    assert reply.headers["x-dilaserve-adjusted"] == f"max_completion_tokens={output_tokens}"
-    assert MAX_LENGTH - 32 < output_tokens + reply.json()["usage"]["prompt_tokens"] <= MAX_LENGTH
+    for name, limit in (("max_completion_tokens", 10**9), ("max_completion_tokens", -1), ("max_tokens", -1)):
+        reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, name: limit})
+        output_tokens = reply.json()["dilaserve"]["output_tokens"]
+        assert reply.headers["x-dilaserve-adjusted"] == f"{name}={output_tokens}"
+        assert MAX_LENGTH - 32 < output_tokens + reply.json()["usage"]["prompt_tokens"] <= MAX_LENGTH
     fits = await gateway.http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 7})
     assert "x-dilaserve-adjusted" not in fits.headers
 

@@ -238,7 +238,7 @@ async def test_no_form_is_compiled_for_a_client_that_left(
             ended.set()
 
     monkeypatch.setattr(form_compiler, "run_in_process", compile_for_long)
-    monkeypatch.setattr(form_compiler, "SMALL", Budget(steps=0, seconds=0.0))
+    monkeypatch.setattr(form_compiler, "SMALL", Budget(steps=0))
     body = TEXT | {"guided_json": {"type": "string", "pattern": "^[a-z]{5,8}$"}}
     sent = asyncio.create_task(gateway.http.post("/v1/completions", json=body))
     async with asyncio.timeout(LIMIT_S):

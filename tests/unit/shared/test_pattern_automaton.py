@@ -8,12 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shared.errors import BadInput, RetryLater
-from shared.patterns import automaton, counted_regex
-from shared.patterns.automaton import compile_pattern, without_anchors
+from shared.errors import BadInput
+from shared.patterns import counted_regex
+from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import MAX_STATES, longest_text, read_automaton
-from shared.patterns.compile import END, reached
-from shared.patterns.compile_budget import LARGE, Budget, BudgetExceeded, limited_to
+from shared.patterns.compile_budget import Budget, BudgetExceeded, limited_to
 from shared.patterns.counted_regex import without_limit
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Compiled
@@ -54,20 +53,42 @@ def test_every_state_is_reached_and_leads_to_an_end() -> None:
     assert ((automaton.next_state >= 0).any(axis=1) | automaton.accepting).all()
 
 
-CLASSES = [
-    *(rf"\{letter}" for letter in "dwsDWS"),
-    r"\pL",
-    r"\PN",
-    *(rf"\p{{{name}}}" for name in ("Lu", "Nd", "Zs", "P")),
-]
-
-
-@settings(max_examples=200)
-@given(st.sampled_from(CLASSES), st.characters(exclude_categories=["Cs", "Cn"]))
-def test_a_class_has_the_characters_that_it_has_in_rust(written: str, character: str) -> None:
-    for pattern in (written, f"[{written}]", f"[^{written}]"):
-        of_rust = compile_pattern(f"(?x){pattern}")  # flags are left to outlines-core
-        assert compile_pattern(f"^{pattern}$|aa").accepts(character) == of_rust.accepts(character)
+@pytest.mark.parametrize(
+    ("pattern", "accepted", "refused"),
+    [
+        (r"\w", "aé_9中\u200dⒶ", "- ²"),
+        (r"\W", "- ²", "aé_9"),
+        (r"\d", "5٣", "a²"),
+        (r"[^\D]", "5٣", "a²"),
+        (r"\s", " \u00a0\u3000\n", "a\ufeff"),
+        (r"\pL", "aé中", "1_"),
+        (r"\PN", "a-", "5½Ⅷ\u0378"),
+        (r"[^\PN]", "5½Ⅷ", "a-"),
+        (r"\p{Lu}", "AÉ", "aé"),
+        (r"\p{^Lu}", "aé1", "AÉ"),
+        (r"\p{Letter}", "aé", "1"),
+        (r"[\p{Script=Greek}1]", "Ωλ1", "aД"),
+        (r"\p{Greek}", "Ωλ", "aД"),
+        (r"(?i)\p{Lu}", "aÉ", "1"),
+        (r"(?i)[^k]", "a", "kK\u212a"),
+        (r"[[:alpha:]_]", "aZ_", "1é"),
+        (r"[[:^digit:][:punct:]]", "aé;", "5"),
+        (r"[a-z&&[^aeiou]]", "bz", "ae1"),
+        (r"[\p{L}--[a-y]--é]", "zñ", "aé1"),
+        (r"[a-c~~b-d]", "ad", "bce"),
+        (r"[]a]", "]a", "b"),
+        (r"[^]a]", "b[", "]a"),
+        (r"[a-]", "a-", "b"),
+        ("(?x) [a b] {1} # c\n | \\ | d", "abd ", "#c\n"),
+        (r"(?U)a??", "a", "b"),
+        (r"\Aa\Z", "a", "b"),
+        (r"[\x41\x{42}\u0043\U00000044]", "ABCD", "E"),
+    ],
+)
+def test_a_class_has_the_characters_that_it_has_in_rust(pattern: str, accepted: str, refused: str) -> None:
+    automaton = compile_pattern(pattern)
+    assert [character for character in accepted if not automaton.accepts(character)] == []
+    assert [character for character in refused if automaton.accepts(character)] == []
 
 
 @pytest.mark.parametrize(
@@ -103,25 +124,6 @@ def test_a_counter_takes_the_place_of_the_limit_of_a_single_repetition(
     assert counted.accepts(text) == bool(re.fullmatch(inner, text)), (counted.bounds, text)
 
 
-def follow(first: set[int], transitions: dict[int, dict[int, int]]) -> set[int]:
-    """The states and all after them."""
-    while not (more := {target for state in first for target in transitions[state].values()}) <= first:
-        first = first | more
-    return first
-
-
-states = st.integers(0, 6)
-
-
-@settings(max_examples=120)
-@given(st.lists(st.dictionaries(st.integers(0, 3), states, max_size=3), min_size=7, max_size=7), states)
-def test_the_compiled_states_are_those_after_the_start(rows: list[dict[int, int]], start: int) -> None:
-    transitions = dict(enumerate(rows))
-    found = reached(start, {state: {**row, END: 0} for state, row in transitions.items()})
-    assert found[0] == start
-    assert sorted(found) == sorted(follow({start}, transitions))
-
-
 @pytest.mark.parametrize(
     "pattern",
     ["(?:a|b){4000}", "[a-z]{0,7900}", ".{1,900}", r"[^@\s]{1,64}@[^@]{1,255}", r"\S+( \S+){0,20}", r"\w{1,25}"],
@@ -129,26 +131,36 @@ def test_the_compiled_states_are_those_after_the_start(rows: list[dict[int, int]
 def test_a_pattern_at_the_limit_of_states_takes_few_seconds(pattern: str) -> None:
     before = time.process_time()
     longest_text(compile_pattern(pattern))
-    assert time.process_time() - before < LARGE.seconds
+    assert time.process_time() - before < 5
 
 
 def test_anchors_around_the_pattern_change_nothing() -> None:
-    assert [without_anchors(p) for p in ("^a$", "a", r"^a\$", r"a\\$", "$")] == ["a", "a", r"a\$", r"a\\", ""]
+    assert [compile_pattern(p).accepts("a") for p in ("^a$", "a", "^a", "a$")] == [True] * 4
     assert compile_pattern("^a|b$").accepts("b")
 
 
-@pytest.mark.parametrize("pattern", ["(a", r"(a)\1", "a(?<=b)", r"\bfoo", "a{9,1}", "^a{,3}$|b", '{"a": 1}$|b'])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a",
+        r"(a)\1",
+        "a(?<=b)",
+        r"\bfoo",
+        "a{9,1}",
+        "^a{,3}$|b",
+        '{"a": 1}$|b',
+        "[[a]](",
+        "(?x)a(",
+        r"\p{Lx}",
+        "[[:a:]]",
+        "[z-a]",
+        "(?<a",
+    ],
+)
 def test_an_invalid_pattern_is_refused_with_the_accepted_syntax(pattern: str) -> None:
     with pytest.raises(BadInput, match="accepted: the syntax of Rust's regex") as refused:
         compile_pattern(pattern)
     assert refused.value.field == "pattern"
-
-
-@pytest.mark.parametrize(("valid", "invalid"), [("[[a]]x", "[[a]]("), ("(?x)a", "(?x)a(")])
-def test_syntax_that_outlines_core_knows_is_not_named_as_the_error(valid: str, invalid: str) -> None:
-    compile_pattern(valid)
-    with pytest.raises(BadInput, match=r"not valid \(a syntax error in a pattern with"):
-        compile_pattern(invalid)
 
 
 def test_a_pattern_that_no_text_matches_is_refused() -> None:
@@ -156,35 +168,22 @@ def test_a_pattern_that_no_text_matches_is_refused() -> None:
         compile_pattern("[a&&b]")
 
 
-def test_a_pattern_of_too_many_states_is_refused() -> None:
-    with pytest.raises(BadInput, match=f"states; it may have {MAX_STATES}"):
-        compile_pattern("(a|b)*a(a|b){13}")
-
-
-def test_a_machine_too_busy_to_compile_refuses_a_pattern_only_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as changed:
-        changed.setattr(automaton, "MAX_RUN_S", 0.0)
-        with pytest.raises(RetryLater, match="too busy"):
-            compile_pattern(r"busy\p{Greek}")
-    assert compile_pattern(r"busy\p{Greek}").accepts("busyω")
+@pytest.mark.parametrize("times", [13, 30])
+def test_a_pattern_of_too_many_states_is_refused(times: int) -> None:
+    with pytest.raises(BadInput, match=f"it may have {MAX_STATES}"):
+        compile_pattern(f"(a|b)*a(a|b){{{times}}}")
 
 
 def test_reading_a_long_pattern_takes_of_the_budget() -> None:
-    with limited_to(Budget(10_000, seconds=1)), pytest.raises(BudgetExceeded):
+    with limited_to(Budget(10_000)), pytest.raises(BudgetExceeded):
         compile_pattern("a" * 100_000)
 
 
 @pytest.mark.parametrize("pattern", ["^(a|b)*a(a|b){11}$", "(?m)^(a|b)*a(a|b){11}$"])
 def test_a_pattern_that_exceeds_its_budget_compiles_with_a_larger_one(pattern: str) -> None:
-    with limited_to(Budget(10_000, seconds=1)), pytest.raises(BudgetExceeded, match="may take 600,000 steps"):
+    with limited_to(Budget(10_000)), pytest.raises(BudgetExceeded, match="may take 600,000 steps"):
         compile_pattern(f"^x?{pattern}")
     assert compile_pattern(f"^x?{pattern}").accepts("a" * 12)
-
-
-@pytest.mark.slow
-def test_a_pattern_that_takes_too_long_to_compile_is_refused() -> None:
-    with pytest.raises(BadInput, match="the pattern is too large"):
-        compile_pattern("(?x)(a|b)*a(a|b){30}")
 
 
 @pytest.mark.parametrize(

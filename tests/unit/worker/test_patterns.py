@@ -18,7 +18,6 @@ from services.worker.patterns.token_automaton import FORBIDDEN, UNREACHABLE, Tok
 from shared.arrays import Int32
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
-from shared.patterns.compile_budget import LARGE
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import NOTHING, Characters, JoinedParts, Literal, Looped, RepeatedPart
 
@@ -161,7 +160,7 @@ def test_a_pattern_at_the_limit_of_states_takes_few_seconds() -> None:
     words = "".join(Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=7_900))
     pattern, before = compile_pattern(words), time.process_time()
     assert tokenize(pattern, table).tokens_left[0] == len(words) // 2
-    assert time.process_time() - before < LARGE.seconds
+    assert time.process_time() - before < 5
 
 
 def test_a_pattern_with_too_many_kinds_of_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
