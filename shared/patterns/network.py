@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from shared.patterns.byte_automaton import BYTES, MAX_STATES, NO_LOOP
 from shared.patterns.compile_budget import TooLarge
 
-# Anchors, as steps that take no byte: begin and end of the text, and of a line.
-BEGIN, END, BEGIN_LINE, END_LINE = range(BYTES, BYTES + 4)
+# Anchors, as steps that take no byte: begin and end of the text, and of a line; \\b and \\B
+BEGIN, END, BEGIN_LINE, END_LINE, WORD_EDGE, NO_WORD_EDGE = range(BYTES, BYTES + 6)
 MAX_NETWORK = 60_000  # states of a network
 
 Edge = tuple[int, int, int]  # first and last byte (or anchor), and the state after them
@@ -23,6 +23,7 @@ class Network:
     bounds: list[int] = field(default_factory=list)  # of each loop: the highest count
     current: int = NO_LOOP  # the loop of new states
     has_anchors: bool = False
+    is_escaped: bool = False  # texts are as JSON writes them in a string
 
     def add(self) -> int:
         """A new state."""

@@ -5,12 +5,11 @@ from itertools import pairwise
 import numpy as np
 
 from shared.errors import BadInput
+from shared.patterns.anchors import without_anchors
 from shared.patterns.byte_automaton import BYTES, MAX_STATES, NO_LOOP, PatternAutomaton, merged, useful
 from shared.patterns.compile_budget import TooLarge, current_budget
-from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE, MAX_NETWORK, Edge, Network
+from shared.patterns.network import MAX_NETWORK, Edge, Network
 from shared.patterns.parts import FormPart
-
-NEWLINE = 10
 
 
 def automaton_of(part: FormPart) -> PatternAutomaton:
@@ -22,7 +21,7 @@ def automaton_of(part: FormPart) -> PatternAutomaton:
     end = part.build(network, start)
     ends = {end}
     if network.has_anchors:
-        network, start, ends = _without_anchors(network, start, end)
+        network, start, ends = without_anchors(network, start, end)
     found = useful(_SubsetConstruction(network, ends).automaton(start))
     if found is None:
         raise BadInput("no text matches the pattern", "pattern")
@@ -31,52 +30,6 @@ def automaton_of(part: FormPart) -> PatternAutomaton:
     if (count := len(found.accepting)) > MAX_STATES:
         raise TooLarge(f"the form has {count} states; it may have {MAX_STATES}", "pattern")
     return found
-
-
-def _after_anchor(anchor: int, before: int, wanted: int) -> list[tuple[int, int]]:
-    """The `before` and `wanted` (see `_without_anchors`) of the state after an anchor; empty if it does not hold."""
-    if anchor in {BEGIN, BEGIN_LINE}:
-        return [(before, wanted)] if before in {BEGIN, anchor} else []
-    return [(before, END if END in {anchor, wanted} else END_LINE)]
-
-
-def _without_anchors(network: Network, start: int, end: int) -> tuple[Network, int, set[int]]:
-    """A network without anchors. A state of the given one becomes several, one for each pair of:
-
-    - `before`, the place in the text: BEGIN at its begin, BEGIN_LINE behind the end of a line, 0 elsewhere. The anchors
-      ^ and \\A hold by it.
-    - `wanted`, what $ and \\z have asked for since the last byte: END, that no byte follows; END_LINE, that the end of
-      a line follows, or no byte; 0, nothing. The next byte fulfils it or does not exist, and a new state wants nothing.
-
-    A network with anchors has no counters.
-    """
-    found, ends = Network(), set[int]()
-    numbers: dict[tuple[int, int, int], int] = {}
-    waiting: list[tuple[int, int, int]] = []
-
-    def number(state: int, before: int, wanted: int) -> int:
-        key = state, before, wanted
-        if key not in numbers:
-            numbers[key] = found.add()
-            waiting.append(key)
-        return numbers[key]
-
-    first = number(start, BEGIN, 0)
-    for key in waiting:
-        state, before, wanted = key
-        own = numbers[key]
-        if state == end:
-            ends.add(own)
-        found.empty[own] += [number(target, before, wanted) for target in network.empty[state]]
-        for low, high, target in network.edges[state]:
-            if low >= BYTES:
-                found.empty[own] += [number(target, *after) for after in _after_anchor(low, before, wanted)]
-            elif wanted != END:
-                others = ((low, min(high, NEWLINE - 1)), (max(low, NEWLINE + 1), high))
-                if low <= NEWLINE <= high:
-                    found.edges[own].append((NEWLINE, NEWLINE, number(target, BEGIN_LINE, 0)))
-                found.edges[own] += [(a, b, number(target, 0, 0)) for a, b in others if a <= b and not wanted]
-    return found, first, ends
 
 
 class _SubsetConstruction:

@@ -1,6 +1,6 @@
 """Reads regular expressions, of JSON Schema and of Rust, into parts.
 
-Look-ahead is read, too. Look-behind, back-references and word boundaries are refused.
+Look-ahead is read, too. Look-behind and back-references are refused.
 """
 
 import re
@@ -13,7 +13,7 @@ from shared.patterns.character_classes import COMMON, LINE_ENDS, Codes
 from shared.patterns.characters import ALL, without
 from shared.patterns.compile_budget import TooLarge, current_budget
 from shared.patterns.look_ahead import LookAhead
-from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE
+from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE, NO_WORD_EDGE, WORD_EDGE
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Anchor, Characters, FormPart, JoinedParts, MergedCharacters, RepeatedPart, either
 from shared.patterns.regex_characters import MAX_NESTING, CharacterReader, Flags, folded
@@ -21,7 +21,8 @@ from shared.patterns.regex_characters import MAX_NESTING, CharacterReader, Flags
 # U, the shortest match first, changes no text that matches as a whole
 GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[imsxuU]*)(?:-(?P<off>[imsxU]+))?(?P<end>[:)]))")
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
-SYNTAX = "the syntax of Rust's regex and look-ahead, without look-behind, back-references and word boundaries"
+ANCHORS = {"A": BEGIN, "z": END, "Z": END, "b": WORD_EDGE, "B": NO_WORD_EDGE}
+SYNTAX = "the syntax of Rust's regex and look-ahead, without look-behind and back-references"
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_TIMES_LENGTH = 20
 MAX_PLAIN = 500  # states of a class, above which they are merged first, such as those of \w
@@ -122,13 +123,16 @@ class _Reader(CharacterReader):
             ends = LINE_ENDS[:1] if self._of_rust else LINE_ENDS
             return self._characters(ALL if "s" in flags else without(ALL, ends))
         if sign in "^$":
-            if sign == "^" and self._has_read_look and not self._is_in_leading_look:
-                raise BadInput("^ after look-ahead is not supported", "pattern")
             begin, end = (BEGIN_LINE, END_LINE) if "m" in flags else (BEGIN, END)
-            return Anchor(begin if sign == "^" else end)
+            return self._anchor(sign, begin if sign == "^" else end)
         if sign in "*+?" or (sign == "{" and self._of_rust):
             raise BadInput(f"nothing to repeat before {sign}; accepted is \\{sign}", "pattern")
         return self._characters(folded([(ord(sign), ord(sign))], flags))
+
+    def _anchor(self, sign: str, kind: int) -> Anchor:
+        if kind not in {END, END_LINE} and self._has_read_look and not self._is_in_leading_look:
+            raise BadInput(f"{sign} after look-ahead is not supported", "pattern")
+        return Anchor(kind)
 
     def _group(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 3]
@@ -156,12 +160,11 @@ class _Reader(CharacterReader):
 
     def _escape(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 1]
-        if sign in {"A", "z", "Z"}:
+        if sign in ANCHORS:
             self._at += 1
-            return Anchor(BEGIN if sign == "A" else END)
-        if sign and sign in "bB123456789k":
-            reason = "word boundaries" if sign in "bB" else "back-references"
-            raise BadInput(f"{reason} are not supported", "pattern")
+            return self._anchor(f"\\{sign}", ANCHORS[sign])
+        if sign and sign in "123456789k":
+            raise BadInput("back-references are not supported", "pattern")
         codes = self._known_class(inverted=False)
         if codes is None:
             code = self._code()

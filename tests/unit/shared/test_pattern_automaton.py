@@ -1,5 +1,6 @@
 """Patterns as automata over bytes."""
 
+import json
 import re
 import time
 from random import Random
@@ -14,6 +15,7 @@ from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import MAX_STATES, longest_text, read_automaton
 from shared.patterns.compile_budget import Budget, BudgetExceeded, limited_to
 from shared.patterns.counted_regex import without_limit
+from shared.patterns.json_strings import searched
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Compiled
 from shared.patterns.regex import read_regex
@@ -145,7 +147,6 @@ def test_anchors_around_the_pattern_change_nothing() -> None:
         "(a",
         r"(a)\1",
         "a(?<=b)",
-        r"\bfoo",
         "a{9,1}",
         "^a{,3}$|b",
         '{"a": 1}$|b',
@@ -166,6 +167,37 @@ def test_an_invalid_pattern_is_refused_with_the_accepted_syntax(pattern: str) ->
 def test_a_pattern_that_no_text_matches_is_refused() -> None:
     with pytest.raises(BadInput, match="no text matches"):
         compile_pattern("[a&&b]")
+
+
+edges = st.sampled_from([r"\b", r"\B", r"\b\B", r"(?:\b|-)", "^", "$", ""])
+pieces = st.lists(st.one_of(edges, st.sampled_from(["a", "[a-]", r"\W", "(?s:.)", "é?", "(?:a|-)*"])), max_size=6)
+
+
+@settings(max_examples=300)
+@given(pieces.map("".join), st.text("a-\n\té", min_size=1, max_size=5))
+def test_an_edge_of_a_word_is_where_all_languages_have_one(pattern: str, text: str) -> None:
+    for flags in (re.ASCII, re.UNICODE):
+        own = re.compile(pattern.replace("$", r"\Z"), flags)
+        found, inside = own.fullmatch(text), own.search(text)
+        is_alike = text.isascii() and "é" not in pattern
+        for is_read, is_found in ((reads(pattern, text), found), (writes(pattern, text), inside)):
+            assert is_read <= bool(is_found)
+            assert is_read == bool(is_found) or not is_alike
+
+
+def reads(pattern: str, text: str) -> bool:
+    try:
+        return compile_pattern(pattern).accepts(text)
+    except BadInput:  # no text matches
+        return False
+
+
+def writes(pattern: str, text: str) -> bool:
+    """Whether a JSON schema with the pattern has the text."""
+    try:
+        return searched(pattern, "pattern").accepts(json.dumps(text, ensure_ascii=False)[1:-1])
+    except BadInput:
+        return False
 
 
 @pytest.mark.parametrize("times", [13, 30])
