@@ -1,16 +1,14 @@
 """`dilaserve keys`: creates, lists and revokes API keys."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve.outputs import open_console
 from dilaserve.stack.data_dir import read_addresses
@@ -19,7 +17,6 @@ from shared.database.key_store import create_key, read_keys, revoke_key
 
 EXAMPLE = "Example: dilaserve keys create alice --requests-per-minute 60 --concurrency 8"
 MAX_LIMIT = 2**31 - 1  # of the database's integers
-T = TypeVar("T")
 
 keys = typer.Typer(help="Create, list and revoke API keys (required by `dilaserve up --auth`).")
 
@@ -49,9 +46,8 @@ def create(
 ) -> None:
     """Create a key and print its secret. The secret is shown only now; the database stores its hash."""
     limits = (requests_per_minute, concurrency, max_priority)
-    key, secret = _in_database(
-        database_url,
-        data_dir,
+    key, secret = in_database(
+        database_url or read_addresses(data_dir).database_url,
         lambda engine: create_key(engine, name, *limits, operator=operator, stores_responses=store_responses),
     )
     if json:
@@ -66,7 +62,7 @@ def create(
 @keys.command("list", epilog="Example: dilaserve keys list --json")
 def list_keys(*, data_dir: DataDir = Path(".data"), database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show all keys and their limits, without secrets."""
-    found = list(_in_database(database_url, data_dir, read_keys).values())
+    found = list(in_database(database_url or read_addresses(data_dir).database_url, read_keys).values())
     if json:
         typer.echo(msgspec.json.encode({"keys": found}))
         return
@@ -87,9 +83,5 @@ def revoke(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Revoke a key. It takes effect within two seconds."""
-    _in_database(database_url, data_dir, partial(revoke_key, key_id=key_id))
+    in_database(database_url or read_addresses(data_dir).database_url, partial(revoke_key, key_id=key_id))
     typer.echo(f"key {key_id} is revoked")
-
-
-def _in_database(url: str | None, data_dir: Path, operation: Callable[[AsyncEngine], Awaitable[T]]) -> T:
-    return in_database(url or read_addresses(data_dir).database_url, operation)

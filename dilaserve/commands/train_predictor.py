@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from dilaserve.outputs import add_bar, check_directory, open_progress
-from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT, CacheName
+from dilaserve.stack.up_options import Cache
+from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT
 
 EXAMPLE = (
     "Example: dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl "
@@ -23,10 +24,7 @@ def train_predictor(
     requests: Annotated[int, typer.Option(min=1, help="Training rows, at most.")] = 100,
     held_out: Annotated[int, typer.Option(min=1, help="Held-out rows, at most a fifth of all.")] = 50,
     thresholds: Annotated[str, typer.Option(help="Candidate thresholds.")] = DEFAULT_THRESHOLDS_TEXT,
-    cache: Annotated[
-        CacheName | None,
-        typer.Option(help="KV cache of the workers.", show_default="block for block-causal models, else dual"),
-    ] = None,
+    cache: Cache = None,
     block_length: Annotated[
         int | None, typer.Option(min=1, help="Block length in tokens.", show_default="the model's, or 32")
     ] = None,

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT, CacheName
+from dilaserve.stack.up_options import Cache
+from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT
 
 EXAMPLE = "Example: dilaserve tune --model models/demo --prompts models/demo/heldout.jsonl --out tuned"
 
@@ -22,10 +23,7 @@ def tune(
     thresholds: Annotated[str, typer.Option(help="Candidate thresholds.")] = DEFAULT_THRESHOLDS_TEXT,
     requests: Annotated[int, typer.Option(min=1, help="Rows to learn from, at most.")] = 100,
     held_out: Annotated[int, typer.Option(min=1, help="Held-out rows, at most a fifth of all.")] = 25,
-    cache: Annotated[
-        CacheName | None,
-        typer.Option(help="KV cache of the workers.", show_default="block for block-causal models, else dual"),
-    ] = None,
+    cache: Cache = None,
     max_tokens: Annotated[int, typer.Option(min=32, help="Largest batch to profile, in tokens.")] = 8192,
     repeats: Annotated[int, typer.Option(min=1, max=14, help="Runs per point of the profile.")] = 5,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device.")] = "auto",

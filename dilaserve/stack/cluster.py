@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -36,7 +35,7 @@ from shared.bus.users import BusUser
 from shared.errors import DilaserveError
 from shared.messages.cell import CellConfig
 from shared.settings import ServiceSettings, check_nats_url, read_settings
-from shared.tasks import during
+from shared.tasks import during, run_beside
 from shared.urls import without_credentials
 
 log = structlog.get_logger(__name__)
@@ -57,24 +56,19 @@ async def run_cluster(
     stop, killed = asyncio.Event(), asyncio.Event()
     _on_signals(stop, killed)
     supervisor, resources = Supervisor(), AsyncExitStack()
-    starting = asyncio.create_task(_start(supervisor, resources, stack, config, on_ready))
-    stopping = asyncio.create_task(stop.wait())
+
+    async def start() -> None:
+        await _start(supervisor, resources, stack, config, on_ready)
+        await stop.wait()
+
+    async def fail() -> None:
+        await asyncio.shield(supervisor.failed)
+
     try:
-        await _first_of(starting, stopping, supervisor.failed)
-        if starting.done():
-            starting.result()
-            await _first_of(stopping, supervisor.failed)
-        if supervisor.failed.done():
-            supervisor.failed.result()
+        await run_beside(stop.wait(), [start(), fail()])
     finally:
-        starting.cancel()
-        stopping.cancel()
         await resources.aclose()
         await _drain(supervisor, stack.options, killed)
-
-
-async def _first_of(*futures: asyncio.Future[Any]) -> None:
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _check_servers(options: UpOptions) -> None:
@@ -183,13 +177,13 @@ async def _drain(supervisor: Supervisor, options: UpOptions, killed: asyncio.Eve
     """Stop the gateway first: its accepted requests need the other services."""
     log.info("finishing running requests, then stopping; interrupt again to kill")
     remove_addresses(options.data_dir)
-    draining = asyncio.create_task(supervisor.stop(STOP_ORDER, DRAIN_S))
-    killing = asyncio.create_task(killed.wait())
-    await asyncio.wait([draining, killing], return_when=asyncio.FIRST_COMPLETED)
-    if killed.is_set():
+
+    async def kill() -> None:
+        await killed.wait()
         supervisor.kill()
-    await draining
-    killing.cancel()
+
+    async with during(kill()):
+        await supervisor.stop(STOP_ORDER, DRAIN_S)
     if killed.is_set():
         raise DilaserveError("killed before all programs had drained")
 

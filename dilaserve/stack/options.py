@@ -17,6 +17,7 @@ from shared.messages.cell import CacheName, cache_of
 from shared.messages.launch import InstanceSpec
 from shared.model_card import read_model_card
 from shared.model_files import default_model_name, find_model
+from shared.profile import read_profile
 from shared.urls import is_loopback
 
 NODE = "local"  # node name of this machine
@@ -175,8 +176,6 @@ def check_profile(path: Path | None, instances: Sequence[int]) -> None:
     """Raises: BadInput if the profile is invalid or lacks an instance's TP degree."""
     if path is None:
         return
-    from shared.profile import read_profile  # noqa: PLC0415  (imports NumPy, which is slow)
-
     if missing := set(instances) - set(read_profile(path).tp_degrees):
         raise BadInput(f"--profile {path}: no rows for tp {min(missing)}, which --instances needs")
 

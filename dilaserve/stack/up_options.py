@@ -21,6 +21,13 @@ from shared.messages.cell import BLOCK_CAUSAL_CACHES, CACHES, DEFAULT_SLO_S, DEF
 GATEWAY: Mapping[str, Any] = {field.name: field.default for field in msgspec.structs.fields(GatewaySettings)}
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "models" / "demo"
 Model = Annotated[str, Option(help="Checkpoint directory or hub id.", show_default="the demo model")]
+Cache = Annotated[
+    CacheName | None,
+    Option(
+        help="KV cache of the workers.",
+        show_default=f"{BLOCK_CAUSAL_CACHES[0]} for block-causal models, else {CACHES[0]}",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +69,7 @@ class UpOptions:
             show_default=DEFAULT_THRESHOLDS_TEXT,
         ),
     ] = None
-    cache: Annotated[
-        CacheName | None,
-        Option(
-            help="KV cache of the workers.",
-            show_default=f"{BLOCK_CAUSAL_CACHES[0]} for block-causal models, else {CACHES[0]}",
-        ),
-    ] = None
+    cache: Cache = None
     edit_threshold: Annotated[
         float | None,
         Option(

@@ -4,19 +4,17 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self
 
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, SLO_UNATTAINABLE, ApiError
-from services.gateway.inflight import Confirm
+from services.gateway.inflight import Confirm, InFlightRequest
 from services.gateway.routing import route
 from services.gateway.stores.conversations import Conversations
 from services.gateway.stores.idempotency import IdempotencyKeys
 from shared.errors import RetryLater, StorageFull
 from shared.messages.gateway import Claim
 from shared.text import TextModel
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class ModelCells:
         for index in route(len(self.cells), lambda cell: self.cells[cell].readiness.load(), self._random):
             yield self.cells[index]
 
-    async def offer(self, open_in: Callable[[CellContext], Awaitable[T]]) -> T:
+    async def offer(self, open_in: Callable[[CellContext], Awaitable[InFlightRequest]]) -> InFlightRequest:
         """Call `open_in` for one cell after the other until one does not refuse.
 
         Raises: the refusal of the best cell if all are full or cannot meet the SLO; RetryLater with the reasons if none

@@ -11,7 +11,8 @@ from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.plan import BodyPlan, BodyPlanner
 from services.gateway.api.request_body import BodyBudget
-from services.gateway.api.serving_fields import B, ServingTables, with_serving_fields
+from services.gateway.api.request_models import ServedBody
+from services.gateway.api.serving_fields import ServingTables, with_serving_fields
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError, unless_left
 from services.gateway.metrics import GatewayMetrics
@@ -55,8 +56,12 @@ class AppContext:
         raise RetryLater("; ".join(problems))
 
     async def plan(
-        self, sent: B, headers: Headers, key: ApiKey, left: Callable[[], Coroutine[Any, Any, object]] | None = None
-    ) -> tuple[B, ModelCells, BodyPlan]:
+        self,
+        sent: ServedBody,
+        headers: Headers,
+        key: ApiKey,
+        left: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    ) -> tuple[ServedBody, ModelCells, BodyPlan]:
         """The body with its serving fields, the cells that serve its model, and the plan of its requests. `left()` ends
         when the client leaves, for whom no form is then compiled."""
         body = with_serving_fields(sent, headers, self.tables)

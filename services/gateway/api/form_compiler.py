@@ -115,13 +115,10 @@ def _text_form(form: Form | None, tools: ToolUse, budget: Budget) -> TextForm:
                 made = tools.form(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
             if not made:
                 return TextForm()
-            if isinstance(made, str):
-                _check_length(made, field)
-                pattern, compiled = made, compile_pattern(made)
-            else:
-                compiled = automaton_of(made)
-                pattern = compiled.written()
-                _check_length(pattern, field)
+            automaton = None if isinstance(made, str) else automaton_of(made)
+            pattern = str(made) if automaton is None else automaton.written()
+            _check_length(pattern, field)
+            automaton = automaton or compile_pattern(pattern)
     except BudgetExceeded:
         raise
     except BadInput as error:
@@ -130,7 +127,7 @@ def _text_form(form: Form | None, tools: ToolUse, budget: Budget) -> TextForm:
         raise BadInput(f"{field}: {error.message}", field) from None
     except RecursionError:
         raise BadInput(f"{field} is nested too deep", field) from None
-    return TextForm(pattern, max_bytes=longest_text(compiled), left_out=left_out)
+    return TextForm(pattern, max_bytes=longest_text(automaton), left_out=left_out)
 
 
 def _field_of(form: Form | None) -> str:

@@ -4,7 +4,7 @@ from the operator's tables for OpenAI's fields `service_tier` and `reasoning_eff
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.datastructures import Headers
@@ -21,8 +21,6 @@ ACCEPTED_TIER = f"NAME=SLO_MS or NAME=SLO_MS:PRIORITY, such as flex=60000:-20; u
 ACCEPTED_EFFORT = "NAME=THRESHOLD, such as high=0.9; 0 to 1"
 
 Fields = Mapping[str, float]  # values by the body's field
-
-B = TypeVar("B", bound=ServedBody)
 
 
 def header_name(name: str) -> str:
@@ -81,7 +79,7 @@ class ServingTables:
             yield field_name, effort, self.efforts
 
 
-def with_serving_fields(body: B, headers: Headers, tables: ServingTables) -> B:
+def with_serving_fields(body: ServedBody, headers: Headers, tables: ServingTables) -> ServedBody:
     """Fill in the serving fields that the body leaves open: a header comes before a table.
 
     Raises: pydantic's ValidationError naming the wrong header; ApiError 400 for an unknown tier or effort.

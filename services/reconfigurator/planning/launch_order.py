@@ -4,35 +4,25 @@ The steps of a plan and the actions of a transition both follow it.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from services.reconfigurator.planning.plan import Placement
+from shared.messages.launch import InstanceSpec
+
+T = TypeVar("T", Placement, InstanceSpec)
 
 
-class OnGpus(Protocol):
-    """An instance's place."""
-
-    @property
-    def node(self) -> int | str: ...
-    @property
-    def gpus(self) -> Collection[int]: ...
-    @property
-    def tp(self) -> int: ...
-
-
-New = TypeVar("New", bound=OnGpus)
-Old = TypeVar("Old", bound=OnGpus)
-
-
-def next_launch(missing: Sequence[New], surplus: Sequence[Old], idle: Collection[Old] = ()) -> tuple[New, list[Old]]:
+def next_launch(missing: Sequence[T], surplus: Sequence[T], idle: Collection[T] = ()) -> tuple[T, list[T]]:
     """The next of the missing instances, and the surplus instances to stop before its launch, the `idle` ones first.
 
     `idle` instances do not serve, so that a stop costs nothing. The first launch of several equal ones is taken.
     Source: "Practical Consideration".
     """
 
-    def blocking(launch: New) -> list[Old]:
+    def blocking(launch: T) -> list[T]:
         return sorted((old for old in surplus if overlap(launch, old)), key=lambda old: old not in idle)
 
-    def cost(launch: New) -> tuple[int, int]:
+    def cost(launch: T) -> tuple[int, int]:
         stops = blocking(launch)
         return sum(old.tp for old in stops if old not in idle), sum(old.tp for old in stops)
 
@@ -40,6 +30,6 @@ def next_launch(missing: Sequence[New], surplus: Sequence[Old], idle: Collection
     return launch, blocking(launch)
 
 
-def overlap(a: OnGpus, b: OnGpus) -> bool:
+def overlap(a: T, b: T) -> bool:
     """Whether two instances share a GPU."""
     return a.node == b.node and not set(a.gpus).isdisjoint(b.gpus)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from services.gateway.api.request_models import TextBody
+from services.gateway.api.request_models import ServedBody, TextBody
 from services.gateway.api.serving_fields import ServingTables, with_serving_fields
 from services.gateway.errors import ApiError
 from services.gateway.routing import CellLoad, route
@@ -158,7 +158,7 @@ def test_requests_sent_since_the_last_message_fill_a_cell() -> None:
 TABLES = ServingTables.read(("flex=60000:-20", "fast=500"), ("low=0.5", "high=0.9"))
 
 
-def filled(tables: ServingTables = TABLES, headers: dict[str, str] | None = None, **fields: Any) -> TextBody:
+def filled(tables: ServingTables = TABLES, headers: dict[str, str] | None = None, **fields: Any) -> ServedBody:
     body = TextBody.model_validate({"model": "m", "prompt": "x", **fields})
     return with_serving_fields(body, Headers(headers), tables)
 
