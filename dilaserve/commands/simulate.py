@@ -143,7 +143,9 @@ def simulate(
     if json:
         typer.echo(msgspec.json.encode(result))
     elif is_one:
-        _print(runs[0].result, {"lengths": source, "SLO, s": f"{scenario.default_slo_s(arriving):.2f}"})
+        facts = {"lengths": source, "SLO, s": f"{scenario.default_slo_s(arriving):.2f}"}
+        accuracy = {"accuracy (by the steps table)": percent(runs[0].result.get("accuracy"))}
+        print_rows(facts | shared_rows(runs[0].result) | accuracy)
     else:
         typer.echo(comparison)
 
@@ -194,7 +196,3 @@ def _run(run: SimulatedRun, scenario: Scenario, arriving: ArrivalTrace) -> Recor
     with open_progress() as progress:
         bar = progress.add_task(run.name, total=len(arriving))
         return run_simulation(run.scenario(scenario), arriving, lambda count: progress.advance(bar, count))
-
-
-def _print(result: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-    print_rows({**facts, **shared_rows(result), "accuracy (by the steps table)": percent(result.get("accuracy"))})

@@ -102,8 +102,7 @@ def verify(
 def _questions(data: Path | None, count: int, text: "TextModel") -> "tuple[str, Sequence[VerifyQuestion], int]":
     """The benchmark's name, its first questions, and its output length. Raises: BadInput."""
     from dilaserve.load.workload import read_requests  # noqa: PLC0415
-    from dilaserve.quality.benchmarks import read_benchmark  # noqa: PLC0415
-    from dilaserve.quality.hub_gsm8k import download_gsm8k  # noqa: PLC0415
+    from dilaserve.quality.benchmarks import download_gsm8k, read_benchmark  # noqa: PLC0415
     from dilaserve.quality.verification import chat_questions, raw_questions  # noqa: PLC0415
 
     if data is None:

@@ -1,6 +1,7 @@
 """The paper's accuracy benchmarks: questions as prompts, and grading of replies.
 
 Source: "Experimental Setup", the table of benchmarks. Prompts and answer extraction follow the usual harnesses.
+GSM8K can also be read from the Hugging Face hub, as JSON rows, which need no further package.
 """
 
 import gzip
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import msgspec
 
 from dilaserve.quality.answers import choice_of, number_of, program_of, same_number
 from dilaserve.quality.sandbox import passes
-from shared.errors import BadInput
+from shared.errors import BadInput, DilaserveError
 from simulator.lengths import MBPP_TEST_IDS
 
 DEFAULT_DIRECTORY = Path(__file__).parents[3] / "shared" / "data"  # of the benchmarks' files
@@ -24,6 +26,10 @@ GSM8K_SHOTS, GSM8K_SEED = 5, 1234
 MBPP_SHOTS = (2, 3, 4)  # task ids of the examples
 MBPP_COPIES = 3  # the paper sends each sample three times
 LETTERS = "ABCDEFGHIJ"
+HUB_URL = "https://datasets-server.huggingface.co"
+HUB_TIMEOUT_S = 60.0
+MAX_HUB_ROWS = 100  # of one reply
+HUB_EXAMPLES = 100  # rows of the training part from which examples are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,14 @@ class Gsm8kRow(msgspec.Struct):
 
     question: str
     answer: str  # the result follows ####
+
+
+class _HubRow(msgspec.Struct):
+    row: Gsm8kRow
+
+
+class _HubRows(msgspec.Struct):
+    rows: list[_HubRow]
 
 
 class _MmluPro(msgspec.Struct):
@@ -135,3 +149,33 @@ def _read(path: Path, kind: type[T]) -> list[T]:
     if not rows:
         raise BadInput(f"--data {path.parent}: {path.name} has no rows", "data")
     return rows
+
+
+def download_gsm8k(questions: int, url: str = HUB_URL) -> list[BenchmarkQuestion]:
+    """The first questions, 5-shot. Raises: DilaserveError if the hub does not give them."""
+    with httpx.Client(base_url=url, timeout=HUB_TIMEOUT_S) as client:
+        try:
+            train = _read_part(client, "train", 0, HUB_EXAMPLES)
+            tests: list[Gsm8kRow] = []
+            while len(tests) < questions:
+                tests += (part := _read_part(client, "test", len(tests), min(MAX_HUB_ROWS, questions - len(tests))))
+                if not part:
+                    break
+        except (httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise DilaserveError(
+                f"cannot read GSM8K from {url}: {reason}; give a file or a directory by --data"
+            ) from None
+    return gsm8k_questions(tests, train)
+
+
+def _read_part(client: httpx.Client, split: str, offset: int, length: int) -> Sequence[Gsm8kRow]:
+    query: dict[str, str | int] = {
+        "dataset": "openai/gsm8k",
+        "config": "main",
+        "split": split,
+        "offset": offset,
+        "length": length,
+    }
+    reply = client.get("/rows", params=query).raise_for_status()
+    return [each.row for each in msgspec.json.decode(reply.content, type=_HubRows).rows]

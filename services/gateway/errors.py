@@ -3,7 +3,7 @@
 import math
 from collections.abc import Coroutine, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from shared.errors import RetryLater
 from shared.messages.requests import Outcome, OutcomeStatus
@@ -33,11 +33,6 @@ class ApiError(Exception):
         super().__init__(self.message)
         if self.retry_after_s is not None:
             self.headers = {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
-
-    def of_request(self, request_id: str) -> Self:
-        """The same reply, which also names the request that ran."""
-        self.headers = {**(self.headers or {}), "X-Request-Id": request_id}
-        return self
 
     def body(self) -> dict[str, Any]:
         kind = _TYPE_OF_STATUS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")

@@ -133,7 +133,8 @@ def _ended_by_errors(inflights: Sequence[InFlightRequest], recorders: Sequence[R
         reply = as_api_error(error)
         for recorder in recorders:
             recorder.not_completed(reply.code or "failed")
-        raise reply.of_request(inflights[0].request.request_id) from None
+        reply.headers = {**(reply.headers or {}), "X-Request-Id": inflights[0].request.request_id}
+        raise reply from None
 
 
 async def _completed(inflights: Sequence[InFlightRequest], form_field: str) -> list[Outcome]:

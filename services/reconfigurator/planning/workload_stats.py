@@ -58,7 +58,7 @@ def class_loads(requests: Iterable[RequestSample], window_s: float) -> list[Clas
         if sum(map(len, by_size.values())) <= MAX_CLASSES:
             break
     return [
-        _load(size if len(classes) == 1 else f"{size}-slo{_exact(members[0].slo_s)}", members, window_s)
+        _load(size if len(classes) == 1 else f"{size}-slo{members[0].slo_s}".removesuffix(".0"), members, window_s)
         for size, classes in by_size.items()
         for members in classes
     ]
@@ -114,11 +114,6 @@ def workload(
             for load in loads
         ],
     )
-
-
-def _exact(value: float) -> str:
-    """Its shortest form that no other number has."""
-    return str(value).removesuffix(".0")
 
 
 def _split_by_slo(requests: Sequence[RequestSample], spread: float) -> list[list[RequestSample]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dilaserve.quality.hub_gsm8k import download_gsm8k
+from dilaserve.quality.benchmarks import download_gsm8k
 from dilaserve.quality.published import PublishedFigures, published
 from dilaserve.quality.verification import Verification, differences
 from shared.errors import DilaserveError
