@@ -13,10 +13,7 @@ from shared.profile import LatencyProfile, RowKind, kind_name
 def measure_degrees(
     choice: ModelChoice, degrees: Sequence[int], plan: ProfilePlan, progress: Progress
 ) -> Iterator[tuple[LatencyProfile, str]]:
-    """Measure one TP degree of `choice` after the other. Returns: the profile of each, and the device's name.
-
-    Raises: BadInput if the model cannot run.
-    """
+    """Yields: the profile of each TP degree, and the device's name. Raises: BadInput if the model cannot run."""
     task = progress.add_task("", total=plan.num_points * len(degrees))
     for degree in degrees:
 

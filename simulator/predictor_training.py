@@ -48,10 +48,7 @@ def run(
     first: Sequence[Float64],
     random: np.random.Generator,
 ) -> list[Trajectory]:
-    """Run each request alone to its end: its steps use the thresholds of `first`, then its one of `thresholds`.
-
-    Shapes: all [n].
-    """
+    """Run each request alone, with the thresholds of `first`, then its one of `thresholds`. Shapes: all [n]."""
     confidences = Confidences(tables, len(levels))
     left = outputs.copy()
     steps: list[list[tuple[Any, ...]]] = [[] for _ in levels]  # threshold, unmasked tokens, statistics

@@ -181,10 +181,7 @@ class SimulatedReconfigurator:
 
 
 def place(degrees: Iterable[int], gpus_per_node: int) -> list[InstanceSpec]:
-    """Place instances in their order, each on the first node with room, on as few nodes as that needs.
-
-    Raises: BadInput if one is larger than a node.
-    """
+    """Place instances in order, each on the first node with room. Raises: BadInput if one is larger than a node."""
     used: list[int] = []
     specs = []
     for tp in degrees:

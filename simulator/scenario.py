@@ -95,10 +95,7 @@ class Scenario:
 def simulate(
     scenario: Scenario, workload: ArrivalTrace, on_finished: Callable[[int], None] = lambda _: None
 ) -> Records:
-    """Serve the workload to its end.
-
-    Raises: BadInput if the profile lacks a TP degree or kind of step.
-    """
+    """Serve the workload to its end. Raises: BadInput if the profile lacks a TP degree or kind of step."""
     return build_cluster(scenario, workload).run(on_finished)
 
 

@@ -52,10 +52,7 @@ def real_world_trace(lengths: Lengths, peak_rps: float, random: np.random.Genera
 
 
 def varying_rate_trace(lengths: Lengths, rates: Float64, period_s: float, random: np.random.Generator) -> ArrivalTrace:
-    """Poisson arrivals at each rate for a period, one after the other, with lengths drawn with replacement.
-
-    Shapes: rates [periods]. Units: requests/s, s.
-    """
+    """Poisson arrivals at each rate [periods], in requests/s, for a period; lengths are drawn with replacement."""
     counts = random.poisson(rates * period_s)
     starts = np.repeat(np.arange(len(rates)) * period_s, counts)
     arrival_s = np.sort(starts + random.uniform(0.0, period_s, len(starts)))

@@ -57,20 +57,14 @@ class CollectedTrajectories:
 def open_engine(
     model: Path, cache: str, threads: int, *, device: str = "auto", dtype: str = "auto"
 ) -> Iterator[Engine]:
-    """The worker's engine; `threads`: on a CPU, 0 for all cores.
-
-    Raises: BadInput if the model cannot run.
-    """
+    """The worker's engine; `threads`: on a CPU, 0 for all cores. Raises: BadInput if the model cannot run."""
     room = NO_CACHE if cache == CacheMode.NONE else CacheSize(LIMITS.requests)
     with open_runner(ModelChoice(str(model), device=device, dtype=dtype, threads=threads), room) as runner:
         yield Engine(runner, CacheMode(cache), LIMITS, "in-process")
 
 
 def split(prompts: Sequence[Prompt], training: int, held_out: int) -> tuple[list[Prompt], list[Prompt]]:
-    """At most `training` prompts for training, and at most `held_out` others for testing.
-
-    Raises: BadInput if there are too few prompts.
-    """
+    """At most `training` prompts to train with and `held_out` others to test. Raises: BadInput if there are too few."""
     held_out = min(held_out, round(MAX_HELD_OUT_SHARE * len(prompts)))
     if not held_out:
         raise BadInput(f"--prompts has {len(prompts)} rows; accepted: at least 3, better 150")

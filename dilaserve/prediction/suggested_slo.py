@@ -22,10 +22,7 @@ def alone_s(
     output_tokens: int,
     cache: CacheName,
 ) -> float:
-    """Seconds of a request that is alone on the profile's smallest TP degree, at the threshold 0.9.
-
-    Raises: BadInput if the profile lacks a kind of step.
-    """
+    """Seconds of a request that is alone, at threshold 0.9. Raises: BadInput if the profile lacks a kind of step."""
     return unloaded_latency_s(
         make_trace(np.zeros(1), np.array([prompt_tokens]), np.array([output_tokens])),
         profile,

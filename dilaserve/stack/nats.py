@@ -20,10 +20,7 @@ MAX_PAYLOAD_BYTES = 8 * 2**20  # a batch of new requests carries their canvases
 def nats_programs(
     data_dir: Path, count: int, sync_interval: str, cell: str, passwords: Mapping[str, str]
 ) -> dict[str, Program]:
-    """`count` servers, several as a cluster, by their addresses HOST:PORT. Each has a directory in `data_dir`.
-
-    Parameters and errors are those of `nats_program`.
-    """
+    """`count` servers, several as a cluster, by their addresses HOST:PORT. Parameters and errors: as `nats_program`."""
     names = server_names(count)
     ports = free_ports(2 * count)
     sections = [""] if count == 1 else cluster_sections(names, ports[count:])

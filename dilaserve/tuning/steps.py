@@ -57,10 +57,7 @@ class TuneOptions:
 
 
 def check_same_options(directory: Path, options: Mapping[str, str]) -> None:
-    """Store the options beside the results, or compare them with those of an earlier start, which continues.
-
-    Raises: BadInput naming one that differs.
-    """
+    """Store the options, or compare them with those of an earlier start. Raises: BadInput naming one that differs."""
     path = directory / OPTIONS
     if not path.exists():
         path.write_bytes(msgspec.json.format(msgspec.json.encode(options)))

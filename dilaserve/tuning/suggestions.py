@@ -21,10 +21,7 @@ class Quality:
 
 
 def exact_match(thresholds: Sequence[float], texts: Sequence[str], answers: Sequence[str | None]) -> Quality | None:
-    """The share of texts with the right answer; `texts` are those of each prompt at every threshold, in order.
-
-    Returns: None if no prompt has an answer.
-    """
+    """The share of right texts; `texts`: of each prompt at every threshold, in order. None: no prompt has an answer."""
     columns: list[list[bool]] = [[] for _ in thresholds]
     for number, text in enumerate(texts):
         answer = answers[number // len(thresholds)]

@@ -358,10 +358,7 @@ def unpack_tokens(message: Progress, output_tokens: int, vocab_size: int) -> Ste
 
 
 async def find_active(bus: Bus, request_id: str) -> ActiveRequest | None:
-    """The request if it has no outcome yet, by the leading scheduler; None if it is unknown.
-
-    Raises: RetryLater if no scheduler answers.
-    """
+    """None: it is unknown, or has an outcome. Raises: RetryLater if no leading scheduler answers."""
     try:
         reply = await bus.nc.request(bus.subjects.lookup(request_id), b"", timeout=LOOKUP_TIMEOUT_S)
         found = decode(reply.data, ActiveRequest)

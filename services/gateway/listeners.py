@@ -23,10 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listeners(settings: GatewaySettings) -> list[socket.socket]:
-    """The socket of the API, and if the settings have a metrics port, one of this gateway alone.
-
-    Raises: DilaserveError as `listen`; BadInput if the given descriptor is no socket.
-    """
+    """The socket of the API, and with a metrics port one of this gateway alone. Raises: as `listen`; BadInput."""
     found = [listen(settings.host, settings.port) if settings.listener_fd is None else _inherited(settings.listener_fd)]
     if settings.metrics_port:
         found.append(listen(settings.metrics_host, settings.metrics_port))

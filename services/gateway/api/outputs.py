@@ -65,10 +65,7 @@ class InfillOutput:
 def infill_output(
     template: str | None, suffix: str | None, limit: tuple[str, int | None], text: TextModel, room: OutputRoom
 ) -> InfillOutput | None:
-    """None: the client gives no part of the output. `limit`: of the tokens of holes, and its field.
-
-    Raises: BadInput naming the wrong field.
-    """
+    """None: no part of the output is given. `limit`: of the tokens of holes, and its field. Raises: BadInput."""
     if template is not None:
         field, given = "template", _template(template, limit, text)
         text_tokens = len(given)

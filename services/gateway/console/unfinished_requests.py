@@ -19,10 +19,7 @@ class UnfinishedReader:
         self._asked_s = 0.0  # loop time of the last query
 
     async def read(self, query: UnfinishedQuery) -> UnfinishedRequests:
-        """Wait for this query's turn, then ask.
-
-        Raises: RetryLater if no scheduler answers within TIMEOUT_S, waiting for other queries included.
-        """
+        """Raises: RetryLater if no scheduler answers within TIMEOUT_S, waiting for other queries included."""
         bus, clock = self._connection.bus, asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(TIMEOUT_S), self._lock:

@@ -60,10 +60,7 @@ class Executor:
         return None if self._run is None else self._run.target
 
     async def staying(self) -> list[InstanceSpec]:
-        """The instances that exist, without those that the plan in progress is about to stop.
-
-        Raises: RetryLater if the launcher does not answer.
-        """
+        """The instances that exist and that the plan in progress is not about to stop. Raises: RetryLater."""
         running = await self._launcher.running()
         leaving = [] if self._run is None else [self._run.stopping, *self._draining(running)]
         return [spec for spec in running if spec not in leaving]
@@ -84,10 +81,7 @@ class Executor:
             self._run.gives_way = True
 
     async def _step(self, run: "_Run") -> bool:
-        """Do the next action. Returns: False if none is left, or if the plan gives way.
-
-        Raises: RetryLater if the launcher does not answer.
-        """
+        """Do the next action. Returns: False if none is left, or if the plan gives way. Raises: RetryLater."""
         if run.gives_way:
             return False
         await run.set_nodes(await self._launcher.nodes())

@@ -33,10 +33,7 @@ def fillings(gpus: int, degrees: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def add_nodes(m: pyo.ConcreteModel, nodes: Sequence[int], degrees: Sequence[int]) -> None:
-    """Add the nodes' capacity to the model: the expressions `held` [D], instances by TP degree.
-
-    Source: "Node GPU Capacity". Units: `nodes` are the GPUs of each.
-    """
+    """Add the expressions `held` [D], instances by TP degree; `nodes`: GPUs of each. Source: "Node GPU Capacity"."""
     nodes_by_gpus = Counter(nodes)
     ways = [(gpus, counts) for gpus in nodes_by_gpus for counts in fillings(gpus, degrees)]
     index = range(len(ways))

@@ -15,10 +15,7 @@ TOLERANCE = 1e-6  # of a mean threshold
 
 
 def smallest(suffices: Callable[[int], bool], at_least: int, at_most: int = MAX_GPUS) -> int | None:
-    """The fewest GPUs that suffice, from `at_least` on. If some number suffices, so does each higher one.
-
-    Returns: None if `at_most` GPUs do not suffice.
-    """
+    """The fewest GPUs that suffice, from `at_least` on; each higher number then does. None: `at_most` do not."""
     low, high = at_least - 1, at_least
     while not suffices(high):
         if high >= at_most:

@@ -39,11 +39,7 @@ def times_sustained(p: PlanInput, instances: Mapping[int, int]) -> float:
 
 
 def fall_back(p: PlanInput, reason: str) -> Capacity:
-    """The fallback's figures at the lowest threshold and the batch size of the highest throughput.
-
-    Source: "Quality-Aware Capacity Planning", the fallback. Some class misses its SLO, or the workload exceeds the
-    cluster's throughput.
-    """
+    """The figures of the fallback. Source: "Quality-Aware Capacity Planning", the fallback."""
     degree = p.degrees[SMALLEST_TP]
     of_kind_s = (min_steps(p)[j] * p.steps[j].L[SMALLEST_TP, best_batch(p, j, SMALLEST_TP)] for j in p.J)
     latency_s = sum(of_kind_s, np.zeros(len(p.names)))

@@ -26,10 +26,7 @@ class Launcher(Protocol):
         started."""
 
     async def start(self, spec: InstanceSpec) -> None:
-        """Start an instance under `spec.name` unless it exists; returns before it serves.
-
-        Raises: BadInput if it can never be started.
-        """
+        """Start it as `spec.name` unless it exists; returns before it serves. Raises: BadInput if it never can."""
 
     async def stop(self, spec: InstanceSpec, grace_s: float) -> None:
         """Send SIGTERM, and SIGKILL after `grace_s` seconds; returns when the instance is gone, or at once if it does
