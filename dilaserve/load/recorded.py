@@ -60,8 +60,7 @@ class RecordedLoad:
 
     def steps_table(self, thresholds: tuple[float, ...]) -> StepsTable:
         """The mean tokens of a step at each threshold, as observed. Raises: BadInput if too few steps were recorded."""
-        known = tokens_per_step(self._uses, thresholds, {})
-        if not known:
+        if not (known := tokens_per_step(self._uses, thresholds, {})):
             raise BadInput("--steps: too few steps are recorded to know the tokens per step; give a STEPS.csv")
         rates = np.maximum(np.minimum.accumulate([known[threshold] for threshold in sorted(known)]), 1.0)
         return StepsTable(np.array(sorted(known)), rates)

@@ -20,8 +20,7 @@ def number_of(text: str) -> str | None:
     """GSM8K: the first number stated as the answer, else the last number. Text from a following question on, which the
     model wrote itself, is ignored."""
     own = text.partition("\nQuestion:")[0]
-    stated = _STATED.search(own)
-    if stated:
+    if stated := _STATED.search(own):
         return stated[1]
     found = _ANY.findall(own)
     return found[-1] if found else None

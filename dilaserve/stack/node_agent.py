@@ -30,8 +30,7 @@ class NodeAgent:
 
     async def _receive(self, msg: Msg) -> None:
         """Execute each order in its own task, as a stop takes time."""
-        order = try_decode(msg, LaunchOrder)
-        if order is not None:
+        if (order := try_decode(msg, LaunchOrder)) is not None:
             task = asyncio.create_task(self._execute(order, msg))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

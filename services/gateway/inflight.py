@@ -271,8 +271,7 @@ class InFlightRequests:
 
     async def keep(self, bus: Bus, look: Look) -> None:
         """End the requests that were lost with their stream. Those that the scheduler knows continue."""
-        stream = look.streams.get(bus.subjects.stream("REQUESTS"))
-        if stream is None:
+        if (stream := look.streams.get(bus.subjects.stream("REQUESTS"))) is None:
             return
         doubtful = [each for each in self._doubtful if each in self._open]
         checked = await asyncio.gather(*(each.check() for each in doubtful))

@@ -65,8 +65,7 @@ def reasons(state: CellState) -> list[Reason]:
 def full_streams(storage: Storage) -> Iterator[str]:
     """One line for each stream that every request needs and that is full."""
     for kind, content in NEEDED.items():
-        stream = storage.streams.get(kind)
-        if stream is None:
+        if (stream := storage.streams.get(kind)) is None:
             continue
         stored, limits = stream.state, stream.config
         if _is_full(stored.bytes, limits.max_bytes):

@@ -47,8 +47,7 @@ def by_model(cells: Sequence[GatewaySettings]) -> list[list[GatewaySettings]]:
 
 def _read(own: GatewaySettings, number: int, entry: str) -> GatewaySettings:
     """Messages have the entry's number, as its text may have a password."""
-    found = ENTRY.fullmatch(entry)
-    if found is None:
+    if (found := ENTRY.fullmatch(entry)) is None:
         raise BadInput(f"{VARIABLE}: entry {number} is not of the form {ACCEPTED}", VARIABLE)
     url = found["url"] or own.nats_url
     check_nats_url(url, f"{VARIABLE}: entry {number}")

@@ -50,8 +50,7 @@ class AdmissionController:
         """Count a request before its body is read. Raises: ApiError 429 above the key's requests per minute."""
         if key.requests_per_minute is None:
             return
-        wait_s = self.key_use.acquire(key.key_id, key.requests_per_minute)
-        if wait_s:
+        if wait_s := self.key_use.acquire(key.key_id, key.requests_per_minute):
             raise _limit_exceeded(_rate_limit(key.requests_per_minute), wait_s)
 
     def check_plan(self, key: ApiKey, requests: Sequence[Request], field: str, *, are_run: bool) -> None:

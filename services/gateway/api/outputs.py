@@ -91,8 +91,7 @@ def infill_output(
 def _template(template: str, limit: tuple[str, int | None], text: TextModel) -> Int32:
     """Its tokens, FREE in holes. `limit`: of the tokens of holes, and its field. Raises: BadInput."""
     parts = HOLE.split(template)  # texts and lengths take turns
-    holes = [_length(part) for part in parts[1::2]]
-    if not holes:
+    if not (holes := [_length(part) for part in parts[1::2]]):
         raise BadInput("template has no hole; <mask:N> is a hole of N tokens", "template")
     if sum(holes) > MAX_OUTPUT_TOKENS:
         raise TooLong(f"the holes of template have {sum(holes)} tokens; at most {MAX_OUTPUT_TOKENS}", "template")

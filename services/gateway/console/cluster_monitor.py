@@ -111,19 +111,16 @@ class ClusterMonitor:
         return self._offset_s + time.monotonic()
 
     async def _receive_stats(self, msg: Msg) -> None:
-        stats = try_decode(msg, SchedulerStats)
-        if stats is not None:
+        if (stats := try_decode(msg, SchedulerStats)) is not None:
             self._readiness.receive_stats(stats)
             self._loads.add(load_view(stats, self._readiness.instances.instances(), self._now_s()))
 
     async def _receive_reconfigurator(self, msg: Msg) -> None:
-        stats = try_decode(msg, ReconfiguratorStats)
-        if stats is not None:
+        if (stats := try_decode(msg, ReconfiguratorStats)) is not None:
             self._reconfigurator, self._reconfigurator_s = stats, time.monotonic()
 
     async def _receive_outcome(self, msg: Msg) -> None:
-        outcome = try_decode(msg, Outcome)
-        if outcome is None:
+        if (outcome := try_decode(msg, Outcome)) is None:
             return
         known = self._recent.get(outcome.request_id)
         if known is None:

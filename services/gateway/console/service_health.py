@@ -43,8 +43,7 @@ class ServiceWatch:
         return [_view(service, health, now_s - at_s, leader) for (service, _), (health, at_s) in by_name]
 
     async def _receive(self, msg: Msg) -> None:
-        health = try_decode(msg, ServiceHealth)
-        if health is not None:
+        if (health := try_decode(msg, ServiceHealth)) is not None:
             self.receive(name_in(msg.subject), health)
 
     def receive(self, service: str, health: ServiceHealth) -> None:

@@ -49,8 +49,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("thresholds", "tp_degrees", "batch_sizes"):
             _refuse_repeats(name, getattr(self, name))
         _refuse_repeats("names of classes", [k.name for k in self.classes])
-        unknown = [c for c in self.thresholds if c not in self.tokens_per_step]
-        if unknown:
+        if unknown := [c for c in self.thresholds if c not in self.tokens_per_step]:
             raise ValueError(f"tokens_per_step lacks the thresholds {unknown}")
         if max(self.tokens_per_step[c] for c in self.thresholds) > self.block_length:
             raise ValueError(f"tokens_per_step must be at most block_length, {self.block_length}")

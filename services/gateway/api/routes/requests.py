@@ -83,8 +83,7 @@ def request_routes(context: AppContext) -> APIRouter:
 
 async def _unfinished(context: AppContext, wanted: RequestFilter, viewer: ApiKey) -> tuple[list[ActiveRequest], bool]:
     """The unfinished requests of all cells by arrival, and whether these are all. Raises: RetryLater."""
-    query = wanted.query(viewer)
-    if query is None:
+    if (query := wanted.query(viewer)) is None:
         return [], True
     replies = await asyncio.gather(*(cell.unfinished.read(query) for cell in context.cells))
     found = sorted((each for reply in replies for each in reply.requests), key=attrgetter("arrival_s", "request_id"))

@@ -66,8 +66,7 @@ class DockerLauncher(EngineLauncher):
 
     @engine_call
     def stop(self, spec: InstanceSpec, grace_s: float) -> None:
-        container = self._find(spec)
-        if container is None:
+        if (container := self._find(spec)) is None:
             return
         log.info("stopping container", name=container.name)
         container.stop(timeout=round(grace_s))

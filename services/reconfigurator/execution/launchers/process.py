@@ -22,8 +22,7 @@ class ProcessLauncher:
         return list(await self._running_by_node())
 
     async def running(self) -> Collection[InstanceSpec]:
-        by_node = await self._running_by_node()
-        if not by_node:
+        if not (by_node := await self._running_by_node()):
             raise RetryLater("no supervisor of a node answers")
         return [spec for specs in by_node.values() for spec in specs]
 

@@ -79,8 +79,7 @@ class SwarmLauncher(EngineLauncher):
 
     @engine_call
     def stop(self, spec: InstanceSpec, grace_s: float) -> None:
-        service = self._find(spec)
-        if service is not None:
+        if (service := self._find(spec)) is not None:
             self._remove(service, grace_s)
 
     def _available(self) -> set[str]:
