@@ -109,7 +109,6 @@ def _load(
     duration: float | None,
     seed: int,
 ) -> tuple[RequestLoad, list[BenchmarkQuestion]]:
-    """The load, and the questions of a benchmark."""
     if sum(source is not None for source in (requests, trace, benchmark)) != 1:
         raise BadInput("give exactly one of --requests FILE.jsonl, --trace TRACE.csv and --benchmark NAME")
     if trace is not None:

@@ -178,7 +178,6 @@ def _recorded(last: str, data_dir: Path, url: str | None) -> "RecordedLoad":
 def _workload(
     trace: Path | None, name: WorkloadName, rps: float, data: Path | None, seed: int
 ) -> tuple[ArrivalTrace, str]:
-    """The workload and the source of its lengths."""
     if trace is not None:
         return read_trace(trace), str(trace)
     if data is not None and not data.is_dir():
@@ -192,7 +191,6 @@ def _workload(
 
 
 def _run(run: SimulatedRun, scenario: Scenario, arriving: ArrivalTrace) -> Records:
-    """Simulate behind a progress bar on standard error."""
     with open_progress() as progress:
         bar = progress.add_task(run.name, total=len(arriving))
         return run_simulation(run.scenario(scenario), arriving, lambda count: progress.advance(bar, count))

@@ -12,7 +12,6 @@ PASSWORD_BYTES = 24
 
 
 def new_passwords(producers: Iterable[str] = ()) -> dict[str, str]:
-    """A random password for each user and named producer."""
     return {user: secrets.token_hex(PASSWORD_BYTES) for user in (*BusUser, *producers)}
 
 

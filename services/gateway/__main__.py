@@ -199,7 +199,6 @@ async def report_drain(cells: Sequence[CellContext], ends_s: float) -> None:
 
 
 async def until_ready(context: AppContext) -> None:
-    """Wait until requests can be served, at most MAX_START_S."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(MAX_START_S):
             while True:

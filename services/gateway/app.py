@@ -7,7 +7,8 @@ from fastapi import Depends, FastAPI
 from services.gateway.api.anthropic_messages.replies import error_body
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.errors import install_error_handlers
-from services.gateway.api.openapi import ERRORS, install_openapi
+from services.gateway.api.openapi import errors, install_openapi
+from services.gateway.api.response_models import ErrorBody
 from services.gateway.api.routes.batches import batch_routes, file_routes
 from services.gateway.api.routes.cluster import cluster_routes
 from services.gateway.api.routes.completions import MESSAGES_PATH, completion_routes, message_routes
@@ -27,7 +28,7 @@ def build_app(context: AppContext) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,  # these pages load third-party scripts on the origin of a console that stores a key
         redoc_url=None,
-        responses=ERRORS,
+        responses=errors(ErrorBody),
         telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )
     with_key = (

@@ -8,23 +8,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
-from services.gateway.api.batch_models import BatchBody
-from services.gateway.api.openai_decisions.body import DecisionBody
-from services.gateway.api.openai_responses.body import ResponseBody
-from services.gateway.api.request_models import ChatBody, FimBody, ServedBody, TextBody
-from services.gateway.api.response_models import ErrorBody, PlanList
-from services.gateway.api.token_models import DetokenizeBody, TokenizeBody
+from services.gateway.api.request_models import ServedBody
+from services.gateway.api.response_models import PlanList
 
 SCHEMAS = "#/components/schemas/"
-BODIES: tuple[type[BaseModel], ...] = (
-    *(ChatBody, TextBody, FimBody, ResponseBody, MessageBody, CountTokensBody),
-    *(DecisionBody, BatchBody, TokenizeBody, DetokenizeBody),
-)
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The request is invalid or refused; `param` names the wrong field."},
-    "5XX": {"model": ErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},
-}
+_bodies: dict[str, type[BaseModel]] = {}  # those that routes read themselves, by name
 IDEMPOTENCY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -44,10 +32,19 @@ FILE_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data"
 
 
 def json_body(body: type[BaseModel]) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads a `body`, one of BODIES."""
+    """The `openapi_extra` of a route that reads a `body`, whose schema the document then has."""
+    _bodies[body.__name__] = body
     content = {"application/json": {"schema": {"$ref": SCHEMAS + body.__name__}}}
     described: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
     return described | {"parameters": [IDEMPOTENCY]} if issubclass(body, ServedBody) else described
+
+
+def errors(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of routes whose errors have the body `model`."""
+    return {
+        "4XX": {"model": model, "description": "The request is invalid or refused; `param` names the wrong field."},
+        "5XX": {"model": model, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},
+    }
 
 
 def streamed(whole: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
@@ -62,7 +59,9 @@ def install_openapi(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=SCHEMAS + "{model}")
+            _, bodies = models_json_schema(
+                [(body, "validation") for body in _bodies.values()], ref_template=SCHEMAS + "{model}"
+            )
             _, plans = msgspec.json.schema_components([PlanList], ref_template=SCHEMAS + "{name}")
             schema["components"]["schemas"] |= bodies["$defs"] | plans
             app.openapi_schema = schema

@@ -47,7 +47,6 @@ class ServiceWatch:
             self.receive(name_in(msg.subject), health)
 
     def receive(self, service: str, health: ServiceHealth) -> None:
-        """Note the last message of a process of this service."""
         name = service, health.process
         if health.has_ended:
             self._last.pop(name, None)

@@ -25,8 +25,6 @@ from shared.errors import RetryLater
 
 
 class ObjectWriter:
-    """One object of a store."""
-
     def __init__(self, bus: Bus, store: str, name: str) -> None:
         self.size = 0
         self._bus, self._store, self._name = bus, store, name

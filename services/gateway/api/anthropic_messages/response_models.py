@@ -58,9 +58,3 @@ class MessageErrorBody(ResponseModel):
 
     type: Literal["error"]
     error: MessageErrorDetail
-
-
-MESSAGE_ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": MessageErrorBody, "description": "The request is invalid or refused."},
-    "5XX": {"model": MessageErrorBody, "description": "The server failed, or is unavailable: 503 has `Retry-After`."},
-}

@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches: OpenAI's batch API."""
+"""/v1/files and /v1/batches, OpenAI's batch API: the bodies, replies and routes."""
 
 from functools import partial
 from operator import attrgetter
@@ -7,22 +7,82 @@ from typing import Annotated, Literal
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.batch_models import BatchBody, BatchList, BatchObject, DeletedFile
+from services.gateway.api.base_models import Lenient
 from services.gateway.api.lists import page_after
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.other_fields import header_of_ignored, ignored_header
 from services.gateway.api.request_body import check_content_type, read_body
+from services.gateway.api.request_models import Metadata
 from services.gateway.api.upload_form import read_upload
 from services.gateway.stores.file_store import FileObject
-from services.gateway.view_models import Page
+from services.gateway.view_models import List, Page, ResponseModel
 from shared.api_keys import ApiKey
-from shared.messages.gateway import Batch
+from shared.messages.gateway import Batch, BatchStatus
 
 Limit = Annotated[int, Query(ge=1, le=100)]
 FileLimit = Annotated[int, Query(ge=1, le=10_000)]
+
+
+class BatchBody(Lenient):
+    """POST /v1/batches."""
+
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    completion_window: Literal["24h"]
+    metadata: Metadata | None = None
+
+
+class DeletedFile(ResponseModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+class BatchErrorItem(ResponseModel):
+    code: str
+    message: str
+    line: int | None
+    param: None = None
+
+
+class BatchCounts(ResponseModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchObject(ResponseModel):
+    """A batch. Times are Unix times in seconds."""
+
+    id: str = Field(validation_alias="batch_id")
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    errors: List[BatchErrorItem] | None
+    input_file_id: str
+    completion_window: Literal["24h"] = "24h"
+    status: BatchStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int = Field(validation_alias="created_s")
+    in_progress_at: int | None = Field(validation_alias="began_s")
+    expires_at: int = Field(validation_alias="expires_s")
+    finalizing_at: int | None = Field(validation_alias="finalizing_s")
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = Field(validation_alias="cancelling_s")
+    cancelled_at: int | None = None
+    request_counts: BatchCounts
+    metadata: dict[str, str]
+
+
+class BatchList(Page[BatchObject]):
+    first_id: str | None = None
+    last_id: str | None = None
 
 
 def file_routes(context: AppContext) -> APIRouter:

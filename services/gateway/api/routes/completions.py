@@ -5,13 +5,13 @@ from fastapi.responses import Response
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
-from services.gateway.api.anthropic_messages.response_models import MESSAGE_ERRORS, MessageObject, TokenCount
+from services.gateway.api.anthropic_messages.response_models import MessageErrorBody, MessageObject, TokenCount
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.complete import complete
 from services.gateway.api.openai_decisions.body import DecisionBody, DecisionObject
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.response_models import ResponseObject
-from services.gateway.api.openapi import json_body, streamed
+from services.gateway.api.openapi import errors, json_body, streamed
 from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.prompts import encode_prompt
 from services.gateway.api.request_body import read_body
@@ -53,7 +53,7 @@ def completion_routes(context: AppContext) -> APIRouter:
 
 
 def message_routes(context: AppContext) -> APIRouter:
-    router = APIRouter(prefix=MESSAGES_PATH, responses=MESSAGE_ERRORS)
+    router = APIRouter(prefix=MESSAGES_PATH, responses=errors(MessageErrorBody))
 
     @router.post("", responses=streamed(MessageObject), openapi_extra=json_body(MessageBody))
     async def message(request: Request) -> Response:
