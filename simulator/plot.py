@@ -21,10 +21,7 @@ Timeline = Sequence[Mapping[str, Any]]
 
 
 def draw_timelines(timelines: Mapping[str, Timeline], title: str = "") -> Figure:
-    """One line per timeline in each panel; below, the instances of the last timeline by TP degree.
-
-    The last entry of a timeline covers only a part of its time, and is left out.
-    """
+    """A line for each timeline in each panel, without its last, partial entry; below, the instances of the last one."""
     timelines = {name: timeline[:-1] or timeline for name, timeline in timelines.items()}
     figure = Figure(figsize=(9, 13), layout="constrained")
     figure.suptitle(title)

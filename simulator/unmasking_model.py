@@ -43,10 +43,7 @@ class UnmaskingTables:
         )
 
     def unmask(self, random: np.random.Generator, levels: IntArray, hundredths: IntArray, left: IntArray) -> Int64:
-        """Tokens that one step unmasks, at least one each.
-
-        Shapes: all [n] -> [n]; `left` are the masks of the whole output before the step, at least 1.
-        """
+        """Tokens that one step unmasks, at least one each. Shapes: all [n] -> [n]; `left`: masks left of the output."""
         masks = masks_of_block(left, self.block_length)
         return np.maximum(random.binomial(masks, self.probability[levels, hundredths]), 1)
 

@@ -82,10 +82,7 @@ def sorted_by_arrival(parts: Sequence[ArrivalTrace]) -> ArrivalTrace:
 
 
 def read_trace(path: Path) -> ArrivalTrace:
-    """Read a TRACE.csv, or TRACE.csv.gz; output lengths are rounded up to whole blocks.
-
-    Raises: BadInput naming the file and the line at fault.
-    """
+    """Read a TRACE.csv or .csv.gz; outputs are rounded up to whole blocks. Raises: BadInput naming file and line."""
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")

@@ -57,10 +57,7 @@ def changing_runs(
 
 
 def read_prompts(path: Path, text: TextModel, block_length: int, output_lengths: Sequence[int]) -> list[Prompt]:
-    """The requests of a file in the format of `dilaserve bench`, each prompt as a chat message.
-
-    `output_lengths` are used in turn; if empty, each row's own. Raises: BadInput.
-    """
+    """The requests of a file, as chats. `output_lengths`: used in turn; empty: each row's own. Raises: BadInput."""
     prompts = []
     for number, row in enumerate(read_requests(path, "--prompts")):
         own_length = row.output_tokens or DEFAULT_OUTPUT_TOKENS

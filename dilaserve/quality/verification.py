@@ -64,10 +64,7 @@ def verify(
     batch: int,
     on_answer: Callable[[int], object] = lambda _: None,
 ) -> Verification:
-    """Decode `batch` questions together, and grade them. `on_answer` receives the number of questions answered.
-
-    Raises: BadInput if a question cannot be run.
-    """
+    """Decode `batch` questions together, and grade them. `on_answer` receives their number. Raises: BadInput."""
     steps = tokens = texts = correct = 0
     start_s = time.perf_counter()
     for first in range(0, len(questions), batch):

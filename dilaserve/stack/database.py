@@ -14,10 +14,7 @@ T = TypeVar("T")
 
 
 def in_database(url: str, operation: Callable[[AsyncEngine], Awaitable[T]]) -> T:
-    """Run `operation` in the migrated database.
-
-    Raises: BadInput if the URL is invalid or `operation` raises it; DilaserveError if the database does not answer.
-    """
+    """Run `operation` in the migrated database. Raises: BadInput for a wrong URL; DilaserveError without an answer."""
 
     async def run() -> T:
         engine = open_database(url)

@@ -113,10 +113,7 @@ def count_slots(slots: int | None, device: str, gpus: int) -> int:
 
 
 def read_instances(text: str | None, slots: int, default: int = 2) -> tuple[int, ...]:
-    """TP degrees of the instances: `2x1,1x2` is (1, 1, 2). None: `default` TP-1 instances, if they fit.
-
-    Raises: BadInput if the text is invalid, a degree is not supported, or the sum exceeds `slots`.
-    """
+    """TP degrees: `2x1,1x2` is (1, 1, 2). None: `default` instances of TP 1, as far as they fit. Raises: BadInput."""
     if text is None:
         return (1,) * min(default, slots)
     degrees = read_instance_counts(text, "--instances")

@@ -154,10 +154,7 @@ def _record_parts(
     directory: Path,
     on_run: Callable[[], object],
 ) -> CollectedTrajectories:
-    """Run every prompt, except those of parts that are in `directory` already. Calls `on_run` for each run.
-
-    Raises: BadInput if a prompt cannot run.
-    """
+    """Run every prompt but those of stored parts; call `on_run` for each run. Raises: BadInput if one cannot run."""
     directory.mkdir(parents=True, exist_ok=True)
     all_runs = CollectedTrajectories(RecordedRun(), RecordedRun())
     for number, first in enumerate(range(0, len(prompts), PART_PROMPTS)):

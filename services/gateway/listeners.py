@@ -38,10 +38,7 @@ def _inherited(descriptor: int) -> socket.socket:
 
 
 def server_tls(certificate: str, key: str) -> ssl.SSLContext | None:
-    """The context of a server with these PEM files; None, for plain HTTP, if both are empty.
-
-    Raises: BadInput if only one is given, or they cannot be used.
-    """
+    """The context of a server; None: both are empty, for plain HTTP. Raises: BadInput if they cannot be used."""
     if not certificate and not key:
         return None
     if not certificate or not key:

@@ -16,10 +16,7 @@ ENTRY = re.compile(r"(?P<name>[^=\s]+)=(?P<model>[^@]+)@((?P<url>\S+)/)?(?P<cell
 
 
 def served_cells(settings: GatewaySettings) -> list[GatewaySettings]:
-    """The settings for each cell, with its model's name; the gateway's own cell is the first.
-
-    Raises: BadInput if an entry is invalid, a cell is there twice, or the cells of a name differ in their model.
-    """
+    """The settings of each cell, the gateway's own first. Raises: BadInput for an invalid entry or a conflict."""
     own = replace(settings, model_name=settings.model_name or default_model_name(settings.model), more_models=())
     cells = [own, *(_read(own, number, entry) for number, entry in enumerate(settings.more_models, 1))]
     for i, cell in enumerate(cells):

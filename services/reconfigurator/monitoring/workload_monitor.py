@@ -183,10 +183,7 @@ async def expire_requests(engine: AsyncEngine, retention_s: float) -> None:
 
 
 async def expire_now(engine: AsyncEngine, retention_s: float) -> int:
-    """Delete all rows that are old now, at most MAX_EXPIRED_ROWS in a transaction, but none that others have locked.
-
-    Returns: their number. Raises: RetryLater if Postgres is unavailable.
-    """
+    """Delete the rows that are old now, but none that others have locked. Returns: their number. Raises: RetryLater."""
     row, oldest, rows = RequestRow, func.now() - timedelta(seconds=retention_s), 0
     old = select(row.request_id).where(row.arrived_at < oldest).order_by(row.arrived_at).limit(MAX_EXPIRED_ROWS)
     statement = delete(row).where(row.request_id.in_(old.with_for_update(skip_locked=True)))

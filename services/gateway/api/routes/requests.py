@@ -91,10 +91,7 @@ async def _unfinished(context: AppContext, wanted: RequestFilter, viewer: ApiKey
 
 
 async def _later(context: AppContext, http: Request, active: list[ActiveRequest], after: str) -> list[ActiveRequest]:
-    """Those of the unfinished requests that follow the one with the id `after`, which may have ended.
-
-    Raises: ApiError 404 if there is no such request; RetryLater.
-    """
+    """The unfinished requests after the one with this id, which may have ended. Raises: ApiError 404; RetryLater."""
     arrival_s = next((each.arrival_s for each in active if each.request_id == after), None)
     if arrival_s is None:
         try:
