@@ -1,7 +1,6 @@
 """The result of a simulation: records of every request, and RESULT.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from simulator.unmasking_model import NUM_THRESHOLDS
 from simulator.workload import ArrivalTrace
 
 BUCKET_S = 60.0  # length of a timeline entry
+HUNDREDTHS = np.linspace(0.0, 1.0, NUM_THRESHOLDS)
 
 
 class SimulatedDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,32 +25,23 @@ class SimulatedDecision(msgspec.Struct, frozen=True, kw_only=True):
     instances_per_tp: dict[int, int]  # of the plan, taken or not
 
 
-@dataclass(slots=True)
 class Records:
     """One entry per request, [n] each; nan, or 0 steps, for those that did not complete. Units: seconds."""
 
-    slo_s: Float64
-    latency_s: Float64
-    mean_threshold: Float64
-    steps: Int64
-    migrations: Int64
-    accuracy_sum: Float64  # of the tokens unmasked: percent, from the steps table; 0 without
-    # Of the whole run
-    accuracy_at: Float64 | None = None  # percent, by threshold; None: the steps table has no accuracy
-    tokens_at: Int64 = field(default_factory=lambda: np.zeros(NUM_THRESHOLDS, dtype=np.int64))  # unmasked, by threshold
-    instances_at: list[tuple[float, Mapping[Any, int]]] = field(
-        default_factory=list
-    )  # since when, instances by TP degree
-    decisions: list[SimulatedDecision] = field(default_factory=list)
-    steps_run: int = 0  # by all instances
-
-    @classmethod
-    def empty(cls, slo_s: Float64, steps: StepsTable | None = None) -> "Records":
+    def __init__(self, slo_s: Float64, steps: StepsTable | None = None) -> None:
+        """Before the first request completes."""
         n = len(slo_s)
-        latency_s, mean_threshold = np.full(n, np.nan), np.full(n, np.nan)
-        num_steps, migrations = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        accuracy_at = None if steps is None else steps.accuracy_at(np.linspace(0.0, 1.0, NUM_THRESHOLDS))
-        return cls(slo_s, latency_s, mean_threshold, num_steps, migrations, np.zeros(n), accuracy_at)
+        self.slo_s = slo_s
+        self.latency_s: Float64 = np.full(n, np.nan)
+        self.mean_threshold: Float64 = np.full(n, np.nan)
+        self.steps, self.migrations = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.accuracy_sum = np.zeros(n)  # of the tokens unmasked: percent, from the steps table; 0 without
+        # Of the whole run; None: the steps table has no accuracy
+        self.accuracy_at = None if steps is None else steps.accuracy_at(HUNDREDTHS)  # percent, by threshold
+        self.tokens_at: Int64 = np.zeros(NUM_THRESHOLDS, dtype=np.int64)  # unmasked, by threshold
+        self.instances_at: list[tuple[float, Mapping[Any, int]]] = []  # since when, instances by TP degree
+        self.decisions: list[SimulatedDecision] = []
+        self.steps_run = 0  # by all instances
 
     def count_unmasked(self, requests: Int64, hundredths: Int64, tokens: Int64) -> None:
         """Count the tokens that steps unmasked. Shapes: all [n]; `hundredths` of the threshold."""
@@ -69,7 +60,7 @@ class Records:
 
     def mean_threshold_used(self) -> float | None:
         """Weighted by tokens unmasked."""
-        return mean(np.linspace(0.0, 1.0, NUM_THRESHOLDS), self.tokens_at)
+        return mean(HUNDREDTHS, self.tokens_at)
 
     def accuracy(self) -> float | None:
         """Percent: the steps table's accuracy at the thresholds used, weighted by tokens unmasked."""

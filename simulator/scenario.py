@@ -113,7 +113,7 @@ def build_cluster(scenario: Scenario, workload: ArrivalTrace) -> SimulatedCluste
     levels = difficulty_levels(scenario.seed, len(workload))
     outputs = SimulatedOutputs(workload.output_tokens, levels, model, confidences, step_random)
     slo_s = np.where(np.isnan(workload.slo_s), scenario.default_slo_s(workload), workload.slo_s)
-    records = Records.empty(slo_s, scenario.steps)
+    records = Records(slo_s, scenario.steps)
     profile = scenario.profile.with_shared_launch(scenario.shared_launch_s)
     cluster = SimulatedCluster(workload, records, core, outputs, predictor, profile)
     make_instance = partial(_make_instance, scenario, profile, count())

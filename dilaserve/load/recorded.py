@@ -49,7 +49,7 @@ class RecordedLoad:
     @property
     def served(self) -> Records:
         """How the cell served them."""
-        records = Records.empty(self.trace.slo_s.copy())
+        records = Records(self.trace.slo_s.copy())
         for i, row in enumerate(self._rows):
             if row.status == OutcomeStatus.COMPLETED and row.latency_s is not None:
                 records.latency_s[i], records.mean_threshold[i] = row.latency_s, row.mean_threshold

@@ -44,7 +44,7 @@ def summarize(replies: Sequence[LoadReply], duration_s: float, instances: Sequen
 
 def _records(replies: Sequence[LoadReply]) -> Records:
     """An SLO is infinite where the server reports that it was met, so that only its judgement counts."""
-    records = Records.empty(np.array([inf if reply.slo_met else -inf for reply in replies]))
+    records = Records(np.array([inf if reply.slo_met else -inf for reply in replies]))
     for i, reply in enumerate(replies):
         if reply.error is None:
             records.latency_s[i], records.mean_threshold[i] = reply.latency_s, reply.mean_threshold

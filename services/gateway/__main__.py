@@ -8,16 +8,13 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
 import uvloop
 
-from services.gateway.admission.admission import AdmissionController
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.request_body import BodyBudget
 from services.gateway.api.served_paths import ServedPaths
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
@@ -28,12 +25,8 @@ from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.http_server import CHECK_S, Server
 from services.gateway.listeners import listeners, server_tls
-from services.gateway.model_cells import ModelCells
 from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
-from services.gateway.stores.batch_store import BatchStore
-from services.gateway.stores.file_store import FileStore
-from shared.api_keys import ANONYMOUS
 from shared.bus.client import Bus
 from shared.errors import RetryLater
 from shared.model_files import find_model
@@ -117,7 +110,7 @@ async def serve(
     leaves the port before it drains, so it refuses no request.
     """
     api_keys = open_api_keys(settings)
-    context = build_context(settings, texts, api_keys)
+    context = AppContext(settings, texts, api_keys)
     server = Server(server_config(settings, context))
     async with api_keys.refreshing() if api_keys else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
 
@@ -205,23 +198,6 @@ async def until_ready(context: AppContext) -> None:
                 with contextlib.suppress(RetryLater):
                     return context.check_ready()
                 await asyncio.sleep(CHECK_S)
-
-
-def build_context(settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> AppContext:
-    """The state of the gateway. `texts`: of each model. `prepare` has checked the settings."""
-    of_models = zip(by_model(served_cells(settings)), texts, strict=True)
-    models = [ModelCells.of([CellContext.of(cell, text) for cell in cells]) for cells, text in of_models]
-    connection = models[0].first.connection
-    cells = [cell for model in models for cell in model.cells]
-    anonymous = replace(ANONYMOUS, stores_responses=settings.store_responses)
-    return AppContext(
-        models=models,
-        admission=AdmissionController(api_keys, cells, settings.max_active_requests, anonymous),
-        files=FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key),
-        batches=BatchStore(connection),
-        bodies=BodyBudget(settings.max_body_memory_bytes),
-        tables=ServingTables.read(settings.service_tiers, settings.reasoning_efforts),
-    )
 
 
 if __name__ == "__main__":

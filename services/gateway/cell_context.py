@@ -1,9 +1,8 @@
 """The parts of a gateway that serve one cell, with a connection to it."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from services.gateway.bus_connection import BusConnection
 from services.gateway.console.cluster_monitor import ClusterMonitor
@@ -17,34 +16,19 @@ from shared.tasks import run_together
 from shared.text import TextModel
 
 
-@dataclass(frozen=True, slots=True)
 class CellContext:
-    settings: GatewaySettings  # those for this cell
-    text: TextModel
-    connection: BusConnection
-    readiness: Readiness
-    inflight: InFlightRequests
-    unfinished: UnfinishedReader
-    monitor: ClusterMonitor
-
-    @classmethod
-    def of(cls, settings: GatewaySettings, text: TextModel) -> Self:
-        connection, timeout_s = BusConnection(), settings.request_timeout_s
-        readiness = Readiness(connection, text.card.name, max_queue_s=timeout_s / 2, store_dir=settings.bus_store_dir)
-        return cls(
-            settings=settings,
-            text=text,
-            connection=connection,
-            readiness=readiness,
-            inflight=InFlightRequests(connection, text.card, timeout_s, readiness.count_sent),
-            unfinished=UnfinishedReader(connection),
-            monitor=ClusterMonitor(settings, text.card.name, readiness),
+    def __init__(self, settings: GatewaySettings, text: TextModel) -> None:
+        """`settings`: those for this cell."""
+        self.name = settings.cell  # which no other cell of the model has
+        self.text = text
+        self.connection, timeout_s = BusConnection(), settings.request_timeout_s
+        self.readiness = Readiness(
+            self.connection, text.card.name, max_queue_s=timeout_s / 2, store_dir=settings.bus_store_dir
         )
-
-    @property
-    def name(self) -> str:
-        """The cell's name, which no other cell of the model has."""
-        return self.settings.cell
+        self.inflight = InFlightRequests(self.connection, text.card, timeout_s, self.readiness.count_sent)
+        self.unfinished = UnfinishedReader(self.connection)
+        self.monitor = ClusterMonitor(settings, text.card.name, self.readiness)
+        self._settings = settings
 
     @property
     def sheds(self) -> bool:
@@ -53,7 +37,7 @@ class CellContext:
 
     async def run(self, uses: Sequence[Callable[[Bus], Coroutine[Any, Any, None]]] = ()) -> None:
         """Connect to the bus, subscribe, then watch its storage and run all `uses` of it, until cancelled."""
-        bus = await self.connection.connect(self.settings)
+        bus = await self.connection.connect(self._settings)
         await self.monitor.subscribe(bus)  # before the gateway is ready, so that it counts every request
         await self.readiness.subscribe(bus)
         self.connection.watch.follow(partial(self.readiness.probe, bus))

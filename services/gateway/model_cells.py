@@ -2,9 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
 
 from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, SLO_UNATTAINABLE, ApiError
@@ -14,33 +12,17 @@ from services.gateway.stores.conversations import Conversations
 from services.gateway.stores.idempotency import IdempotencyKeys
 from shared.errors import RetryLater, StorageFull
 from shared.messages.gateway import Claim
-from shared.text import TextModel
 
 
-@dataclass(frozen=True, slots=True)
 class ModelCells:
-    cells: Sequence[CellContext]  # the first one has the model's Idempotency-Keys and stored responses
-    idempotency: IdempotencyKeys
-    conversations: Conversations
-    _random: random.Random = field(default_factory=random.Random)
-
-    @classmethod
-    def of(cls, cells: Sequence[CellContext]) -> Self:
-        connections = {cell.name: cell.connection for cell in cells}
-        return cls(cells, IdempotencyKeys(cells[0].connection), Conversations(connections, cells[0].name))
-
-    @property
-    def first(self) -> CellContext:
-        return self.cells[0]
-
-    @property
-    def text(self) -> TextModel:
-        return self.first.text
-
-    @property
-    def name(self) -> str:
-        """The model's name in the API."""
-        return self.text.card.name
+    def __init__(self, cells: Sequence[CellContext]) -> None:
+        self.cells = cells
+        self.first = cells[0]  # has the model's Idempotency-Keys and stored responses
+        self.text = self.first.text
+        self.name = self.text.card.name  # the model's name in the API
+        self.idempotency = IdempotencyKeys(self.first.connection)
+        self.conversations = Conversations({cell.name: cell.connection for cell in cells}, self.first.name)
+        self._random = random.Random()
 
     def named(self, name: str) -> CellContext:
         """The cell with this name. Raises: ApiError 404 if the model has none."""

@@ -10,7 +10,7 @@ from docker import DockerClient
 
 from experiments.container_cluster import BASES, COMPOSE
 from experiments.docker_engine import docker
-from services.reconfigurator.execution.launchers.container_spec import read_template
+from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate
 from services.reconfigurator.execution.launchers.docker import DockerLauncher
 from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
@@ -94,7 +94,7 @@ async def launcher(proxy: Proxy, idle_image: str, single_node_swarm: str) -> Asy
         worker_project="proxytest",
         worker_volumes=("proxytest_cache:/var/cache/dilaserve",),
     )
-    made = LAUNCHERS[proxy.kind](read_template(settings, {"DILASERVE_MODEL": "m"}), [single_node_swarm])
+    made = LAUNCHERS[proxy.kind](WorkerTemplate(settings, {"DILASERVE_MODEL": "m"}), [single_node_swarm])
     vars(made)["_engine"] = DockerClient(base_url=f"tcp://{proxy.host}:2375", timeout=30)
     yield made
     await made.close()

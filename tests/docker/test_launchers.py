@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from experiments.docker_engine import docker
-from services.reconfigurator.execution.launchers.container_spec import ALIAS, read_template
+from services.reconfigurator.execution.launchers.container_spec import ALIAS, WorkerTemplate
 from services.reconfigurator.execution.launchers.docker import DockerLauncher
 from services.reconfigurator.execution.launchers.launcher import Launcher
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher
@@ -37,7 +37,7 @@ def node(single_node_swarm: str) -> str:
 async def launcher(request: pytest.FixtureRequest, idle_image: str, node: str) -> AsyncIterator[Launcher]:
     docker("network", "create", "--driver", DRIVERS[request.param], NETWORK)
     template_settings = settings(idle_image, worker_network=NETWORK)
-    made = request.param(read_template(template_settings, {"DILASERVE_MODEL": "m"}), [node])
+    made = request.param(WorkerTemplate(template_settings, {"DILASERVE_MODEL": "m"}), [node])
     yield made
     for spec in await made.running():
         await made.stop(spec, 1)
@@ -116,13 +116,13 @@ async def test_workers_have_one_common_name_and_a_killed_one_can_be_started_agai
 
 
 async def test_only_configured_nodes_that_the_engine_knows_are_available(idle_image: str, node: str) -> None:
-    launcher = SwarmLauncher(read_template(settings(idle_image), {}), [node, "gone"])
+    launcher = SwarmLauncher(WorkerTemplate(settings(idle_image), {}), [node, "gone"])
     assert list(await launcher.nodes()) == [node]
     await launcher.close()
 
 
 async def test_a_missing_image_is_bad_input(node: str) -> None:
-    launcher = DockerLauncher(read_template(settings("dilaserve-test/none"), {}), [node])
+    launcher = DockerLauncher(WorkerTemplate(settings("dilaserve-test/none"), {}), [node])
     with pytest.raises(BadInput, match="no image"):
         await launcher.start(InstanceSpec(node=node, gpus=(0,)))
     await launcher.close()
@@ -131,7 +131,7 @@ async def test_a_missing_image_is_bad_input(node: str) -> None:
 async def test_a_launch_that_the_engine_refuses_leaves_no_container(idle_image: str, node: str) -> None:
     if "nvidia" in docker("info", "--format", "{{.Runtimes}}"):
         pytest.skip("this engine has GPUs")
-    launcher = DockerLauncher(read_template(settings(idle_image, worker_gpus=True), {}), [node])
+    launcher = DockerLauncher(WorkerTemplate(settings(idle_image, worker_gpus=True), {}), [node])
     spec = InstanceSpec(node=node, gpus=(0, 1))
     with pytest.raises(RetryLater, match="gpu"):
         await launcher.start(spec)
@@ -144,7 +144,7 @@ async def test_an_unreachable_engine_is_a_reason_to_retry(
     kind: type[DockerLauncher] | type[SwarmLauncher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    launcher = kind(read_template(settings("any"), {}), ["a"])
+    launcher = kind(WorkerTemplate(settings("any"), {}), ["a"])
     with pytest.raises(RetryLater):
         await launcher.nodes()
     await launcher.close()

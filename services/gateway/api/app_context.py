@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
 
@@ -17,32 +17,36 @@ from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError, unless_left
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.model_cells import ModelCells
+from services.gateway.served_cells import by_model, served_cells
+from services.gateway.settings import GatewaySettings
 from services.gateway.stores.batch_store import BatchStore
 from services.gateway.stores.file_store import FileStore
-from shared.api_keys import ApiKey
+from shared.api_keys import ANONYMOUS, ApiKey
 from shared.errors import RetryLater
+from shared.text import TextModel
+
+if TYPE_CHECKING:
+    from services.gateway.admission.api_keys import ApiKeyCache
 
 
-@dataclass(frozen=True, slots=True)
 class AppContext:
-    models: Sequence[ModelCells]
-    admission: AdmissionController
-    files: FileStore
-    batches: BatchStore
-    bodies: BodyBudget
-    tables: ServingTables = field(default_factory=ServingTables)
-    patterns: FormCompiler = field(default_factory=FormCompiler)
-    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
-    started_s: float = field(default_factory=time.time)  # Unix time, seconds
-
-    @property
-    def own_cell(self) -> CellContext:
-        """The cell of the gateway's settings, which also has the files and batches."""
-        return self.models[0].first
-
-    @property
-    def cells(self) -> list[CellContext]:
-        return [cell for model in self.models for cell in model.cells]
+    def __init__(
+        self, settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None" = None
+    ) -> None:
+        """`texts`: of each model. Raises: BadInput if `more_models` or a table of the settings is invalid."""
+        of_models = zip(by_model(served_cells(settings)), texts, strict=True)
+        self.models = [ModelCells([CellContext(cell, text) for cell in cells]) for cells, text in of_models]
+        self.cells = [cell for model in self.models for cell in model.cells]
+        self.own_cell = self.cells[0]  # of the gateway's settings, which also has the files and batches
+        anonymous = replace(ANONYMOUS, stores_responses=settings.store_responses)
+        self.admission = AdmissionController(api_keys, self.cells, settings.max_active_requests, anonymous)
+        connection = self.own_cell.connection
+        self.files = FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key)
+        self.batches = BatchStore(connection)
+        self.bodies = BodyBudget(settings.max_body_memory_bytes)
+        self.tables = ServingTables.read(settings.service_tiers, settings.reasoning_efforts)
+        self.patterns, self.metrics = FormCompiler(), GatewayMetrics()
+        self.started_s = time.time()  # Unix time, seconds
 
     def check_ready(self) -> None:
         """Raises: RetryLater with the reasons if requests can be served for no model."""

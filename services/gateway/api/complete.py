@@ -57,7 +57,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
         if is_stream and isinstance(replies, StreamedReplies):
             await _check_not_rejected(http, opened[0], form_field)
             pairs = enumerate(zip(opened, recorders, strict=True))
-            choices = [StreamedChoice.of(i, each, model.text, own, form_field) for i, (each, own) in pairs]
+            choices = [StreamedChoice(i, each, model.text, own, form_field) for i, (each, own) in pairs]
             return CompletionStream(model.text.decode, choices, replies, headers)
         outcomes = await unless_left(_disconnected(http), _completed(opened, form_field))
         whole = replies.whole(outcomes)

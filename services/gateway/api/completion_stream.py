@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Self
 
 import msgspec
 import numpy as np
@@ -48,47 +46,32 @@ class StreamedLogprobs(TokenLogprobs):
         self.add(tokens, self._confidences[first : first + len(tokens)], self._top)
 
 
-@dataclass(slots=True)
 class StreamedChoice:
     """One choice: its request, and the text and the guesses so far."""
 
-    index: int
-    inflight: InFlightRequest
-    recorder: RequestRecorder
-    text: TextStream
-    prompt_tokens: int  # with the pinned ones
-    form_field: str  # as in check_completed
-    guessed: StepTokens | None = None
-    outcome: Outcome | None = None
-    logprobs: StreamedLogprobs | None = None  # None: its client wants none
-    canvas_began: bool = False  # whether a canvas event is sent
-    drafts: dict[int, int] = field(default_factory=dict)  # by position, the tokens that may still change
-
-    @classmethod
-    def of(
-        cls, index: int, inflight: InFlightRequest, model: TextModel, recorder: RequestRecorder, form_field: str
-    ) -> Self:
-        request, text = inflight.request, TextStream(model, inflight.request)
-        prompt_tokens = inflight.prompt_tokens + model.given_tokens(request)
-        logprobs = StreamedLogprobs(model, request) if request.logprobs else None
-        return cls(index, inflight, recorder, text, prompt_tokens, form_field, logprobs=logprobs)
-
-    @property
-    def request(self) -> Request:
-        return self.inflight.request
+    def __init__(
+        self, index: int, inflight: InFlightRequest, model: TextModel, recorder: RequestRecorder, form_field: str
+    ) -> None:
+        """`form_field`: as in check_completed."""
+        self.index, self.inflight, self.recorder, self.form_field = index, inflight, recorder, form_field
+        self.request = request = inflight.request
+        self.text = TextStream(model, request)
+        self.prompt_tokens = inflight.prompt_tokens + model.given_tokens(request)  # with the pinned ones
+        self.logprobs = StreamedLogprobs(model, request) if request.logprobs else None  # None: its client wants none
+        self.guessed: StepTokens | None = None
+        self.outcome: Outcome | None = None
+        self.canvas_began = False  # whether a canvas event is sent
+        self.drafts: dict[int, int] = {}  # by position, the tokens that may still change
 
 
-@dataclass(eq=False)
 class CompletionStream(EventSourceResponse):
     """Follows the requests of all choices to their outcomes, then closes them, also if the client leaves earlier."""
 
-    _decode: Decode
-    _choices: Sequence[StreamedChoice]
-    _replies: StreamedReplies
-    _reply_headers: dict[str, str]
-
-    def __post_init__(self) -> None:
-        super().__init__(self._data(), headers=NO_CACHE | self._reply_headers)
+    def __init__(
+        self, decode: Decode, choices: Sequence[StreamedChoice], replies: StreamedReplies, headers: dict[str, str]
+    ) -> None:
+        self._decode, self._choices, self._replies = decode, choices, replies
+        super().__init__(self._data(), headers=NO_CACHE | headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

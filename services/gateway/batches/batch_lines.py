@@ -3,7 +3,6 @@
 import codecs
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -29,21 +28,15 @@ class Line(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-@dataclass(frozen=True, slots=True)
 class LineResult:
     """The row of line `number`, counted from 0, in the output or the error file."""
 
-    number: int
-    row: bytes
-    failed: bool
-
-    @classmethod
-    def of(cls, number: int, line: Line, request_id: str, reply: Json | ApiError) -> "LineResult":
-        failed = isinstance(reply, ApiError)
+    def __init__(self, number: int, line: Line, request_id: str, reply: Json | ApiError) -> None:
+        self.number, self.failed = number, isinstance(reply, ApiError)
         status, body = (reply.status, reply.body()) if isinstance(reply, ApiError) else (200, reply)
         response = {"status_code": status, "request_id": request_id, "body": body}
         row = {"id": request_id, "custom_id": line.custom_id, "response": response, "error": None}
-        return cls(number, json.dumps(row).encode() + b"\n", failed)
+        self.row = json.dumps(row).encode() + b"\n"
 
 
 async def read_lines(chunks: AsyncIterator[bytes], endpoint: str, errors: list[BatchError]) -> AsyncIterator[Line]:

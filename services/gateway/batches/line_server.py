@@ -53,7 +53,7 @@ class LineServer:
             async with self._invalid_line_lock:
                 await asyncio.sleep(INVALID_LINE_PAUSE_S)
             reply = as_api_error(error)
-        return LineResult.of(number, line, request_id, reply)
+        return LineResult(number, line, request_id, reply)
 
     async def _reply(self, line: Line, request_id: str) -> Json:
         """Raises: any error of the line; ApiError if the request is not completed; RetryLater."""

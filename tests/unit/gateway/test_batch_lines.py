@@ -88,7 +88,7 @@ async def test_a_row_without_an_end_is_not_read_to_its_end() -> None:
 def test_a_row_of_the_output_is_one_line_for_every_reader() -> None:
     line = Line("a\u2028b", "POST", ENDPOINT, msgspec.Raw(b"{}"))
     texts = ["one\u2028two\x85three\x0b", "\udfff", "é"]
-    content = b"".join(LineResult.of(at, line, "r", {"text": text}).row for at, text in enumerate(texts))
+    content = b"".join(LineResult(at, line, "r", {"text": text}).row for at, text in enumerate(texts))
     rows = [json.loads(row) for row in content.decode().splitlines()]
     assert [row["response"]["body"]["text"] for row in rows] == texts
     assert {row["custom_id"] for row in rows} == {line.custom_id}

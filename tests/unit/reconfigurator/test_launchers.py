@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate, read_spec, read_template
+from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate, read_spec
 from services.reconfigurator.execution.launchers.swarm import SwarmLauncher, unusable_nodes
 from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.messages.launch import InstanceSpec
@@ -14,7 +14,7 @@ SPEC = InstanceSpec(node="node.a", gpus=(2, 3))
 
 
 def template(environ: dict[str, str] | None = None, **settings: object) -> WorkerTemplate:
-    return read_template(ReconfiguratorSettings(cell="east", **settings), environ or {})  # type: ignore[arg-type]
+    return WorkerTemplate(ReconfiguratorSettings(cell="east", **settings), environ or {})  # type: ignore[arg-type]
 
 
 def test_its_labels_identify_an_instance_and_foreign_ones_none() -> None:
@@ -77,7 +77,7 @@ class Service:
 
 @pytest.fixture
 def launcher() -> SwarmLauncher:
-    template = read_template(ReconfiguratorSettings(launcher="swarm"), {})
+    template = WorkerTemplate(ReconfiguratorSettings(launcher="swarm"), {})
     return SwarmLauncher(template, ["gpu-a"])
 
 

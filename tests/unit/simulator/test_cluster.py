@@ -199,7 +199,7 @@ def test_a_request_with_its_own_slo_is_measured_by_it() -> None:
 
 
 def test_incomplete_requests_count_as_missed_slos() -> None:
-    records = Records.empty(np.array([10.0, 10.0]))
+    records = Records(np.array([10.0, 10.0]))
     records.latency_s[0], records.mean_threshold[0], records.steps[0] = 4.0, 0.9, 20
     result = summarize(records, arrivals(2))
     assert (result["requests"], result["completed"], result["failed"], result["slo_attainment"]) == (2, 1, 1, 0.5)
@@ -207,7 +207,7 @@ def test_incomplete_requests_count_as_missed_slos() -> None:
 
 
 def test_the_result_has_the_figures_of_each_key() -> None:
-    assert "keys" not in summarize(Records.empty(np.array([10.0])), arrivals(1))
+    assert "keys" not in summarize(Records(np.array([10.0])), arrivals(1))
     table = replace(STEPS, accuracy=np.array([60.0, 80.0]))
     workload = replace(arrivals(6, every_s=20.0), key=np.array(["a", "b", "a", "", "a", "b"]))
     records = simulate(scenario(table), workload)

@@ -1,7 +1,6 @@
 """The container of an instance, the same for every engine. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,39 +19,33 @@ SHM_BYTES = 1 << 30  # NCCL's ranks use shared memory; an engine's default is 64
 TMP = "/tmp"  # noqa: S108  (of the container: besides its volumes, the only directory that it can write)
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerTemplate:
     """The properties that all worker containers of a cell share."""
 
-    settings: ReconfiguratorSettings
-    environ: Mapping[str, str]
-    labels: Mapping[str, str]  # in addition to those that identify the instance
+    def __init__(self, settings: ReconfiguratorSettings, environ: Mapping[str, str]) -> None:
+        """Workers get the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
+        own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)} - {
+            MODEL_VARIABLE
+        }
+        passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
+        common = {name: getattr(settings, name) for name in COMMON}
+        if settings.worker_nats_url:
+            common["nats_url"] = settings.worker_nats_url
+        self.settings = settings
+        self._environ = {**passed, **to_environ(common)}
+        self._labels = _project_labels(settings) if settings.worker_project else {}
 
     def name(self, spec: InstanceSpec) -> str:
         """The container's name: one per place, so an engine refuses a second."""
         return f"{self.settings.cell}-{spec.name}"
 
     def labels_of(self, spec: InstanceSpec) -> dict[str, str]:
-        return {**self.labels, CELL: self.settings.cell, NODE: spec.node, GPUS: ",".join(map(str, spec.gpus))}
+        return {**self._labels, CELL: self.settings.cell, NODE: spec.node, GPUS: ",".join(map(str, spec.gpus))}
 
     def environ_of(self, spec: InstanceSpec) -> dict[str, str]:
         device = "cuda" if self.settings.worker_gpus else "cpu"
         own = {"instance": spec.name, "node": spec.node, "gpus": spec.gpus, "tp": spec.tp, "device": device}
-        return {**self.environ, **to_environ(own)}
-
-
-def read_template(settings: ReconfiguratorSettings, environ: Mapping[str, str]) -> WorkerTemplate:
-    """Workers get the `DILASERVE_*` and `OTEL_*` entries of `environ` that are not the reconfigurator's own."""
-    own = {PREFIX + field.name.upper() for field in msgspec.structs.fields(ReconfiguratorSettings)} - {MODEL_VARIABLE}
-    passed = {key: value for key, value in environ.items() if key.startswith((PREFIX, "OTEL_")) and key not in own}
-    common = {name: getattr(settings, name) for name in COMMON}
-    if settings.worker_nats_url:
-        common["nats_url"] = settings.worker_nats_url
-    return WorkerTemplate(
-        settings,
-        environ={**passed, **to_environ(common)},
-        labels=_project_labels(settings) if settings.worker_project else {},
-    )
+        return {**self._environ, **to_environ(own)}
 
 
 def read_specs(labels: Iterable[Mapping[str, str]]) -> list[InstanceSpec]:

@@ -41,9 +41,9 @@ def make_launcher(bus: Bus, settings: ReconfiguratorSettings, nodes: Sequence[No
     names = [node.name for node in nodes]
     if settings.launcher == "process":
         return ProcessLauncher(bus, names)
-    from services.reconfigurator.execution.launchers.container_spec import read_template  # noqa: PLC0415
+    from services.reconfigurator.execution.launchers.container_spec import WorkerTemplate  # noqa: PLC0415
 
-    template = read_template(settings, os.environ)
+    template = WorkerTemplate(settings, os.environ)
     if settings.launcher == "docker":
         from services.reconfigurator.execution.launchers.docker import DockerLauncher  # noqa: PLC0415
 
