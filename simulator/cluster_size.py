@@ -1,14 +1,14 @@
 """How many GPUs a workload needs, with queues and bursts: plans clusters of rising size and simulates each."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 import numpy as np
 
 from services.reconfigurator.planning.plan import Plan, PlanStatus
-from services.reconfigurator.planning.plan_input import Workload, plan_input
+from services.reconfigurator.planning.plan_input import PlanInput, Workload
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.planning.smallest_cluster import TOLERANCE, can_meet_slos, min_gpus, nodes_of, smallest
 from services.scheduler.registry import DEFAULT_POLICY
@@ -51,13 +51,13 @@ class ClusterSearch:
 
     def run(self, on_tried: Callable[[SizedCluster], None] = lambda _: None) -> tuple[Plan, list[SizedCluster]] | None:
         """Returns: the plan of the smallest cluster, and all clusters that were tried; None if none suffices."""
-        p = plan_input(self.workload, self.profile, cached=self.cached)
+        p = PlanInput(self.workload, self.profile, cached=self.cached)
         per_node = max(self.workload.nodes)
         plans: dict[int, Plan] = {}
         tried: list[SizedCluster] = []
 
         def suffices(gpus: int) -> bool:
-            resized = replace(p, nodes=nodes_of(gpus, per_node))
+            resized = p.changed(nodes=nodes_of(gpus, per_node))
             plans[gpus] = make_plan(resized, [], time_limit_s=self.time_limit_s)
             tried.append(cluster := self._judged(plans[gpus], gpus))
             on_tried(cluster)

@@ -9,7 +9,7 @@ import typer
 
 from dilaserve.outputs import check_file, number, open_progress, percent
 from services.reconfigurator.planning.plan import Plan, read_current
-from services.reconfigurator.planning.plan_input import plan_input, read_workload
+from services.reconfigurator.planning.plan_input import PlanInput, read_workload
 from services.reconfigurator.planning.planner import make_plan
 from shared.errors import BadInput, DilaserveError
 from shared.profile import read_profile
@@ -48,7 +48,7 @@ def plan(
     given, costs = read_workload(workload), read_profile(profile)
     if min_threshold is None and min_attainment is None:
         running = read_current(current) if current is not None else []
-        p = plan_input(given, costs, cached=cache)
+        p = PlanInput(given, costs, cached=cache)
         made = make_plan(p, running, time_limit_s=time_limit)
         report, content = _report(made), msgspec.to_builtins(made, str_keys=True)
     else:

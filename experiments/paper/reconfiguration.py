@@ -10,7 +10,7 @@ from experiments.paper.plots import Panels
 from experiments.paper.study import Comparison, Study, main
 from experiments.paper.tables import Row, number, pick
 from services.reconfigurator.planning.plan import Placement, PlannedInstance
-from services.reconfigurator.planning.plan_input import plan_input
+from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.planning.workload_stats import PlanningSettings, RequestSample, class_loads, workload
 from services.reconfigurator.settings import ReconfiguratorSettings
@@ -50,7 +50,7 @@ def _next(arriving: ArrivalTrace, window: int, running: Sequence[Placement]) -> 
     indices = np.flatnonzero(arriving.arrival_s // HOUR_S == window)
     samples = [RequestSample(int(arriving.prompt_tokens[i]), int(arriving.output_tokens[i]), slo_s) for i in indices]
     tokens = {c: float(steps.tokens_at(np.array(c))) for c in PLANNING.thresholds}
-    p = plan_input(workload(class_loads(samples, HOUR_S), tokens, PLANNING, NODES), profile)
+    p = PlanInput(workload(class_loads(samples, HOUR_S), tokens, PLANNING, NODES), profile)
     plan = make_plan(p, running)
     stays = [PlannedInstance(node=place.node, gpus=place.gpus, tp=place.tp, preserved=True) for place in running]
     return plan.instances if plan.decision.take else stays

@@ -56,7 +56,7 @@ def prepare(settings: GatewaySettings) -> Service:
     return_freed_memory()
     # The results of these and of `open_api_keys` are not used: they report wrong settings before the start.
     server_tls(settings.tls_certificate, settings.tls_key)
-    ServingTables.read(settings.service_tiers, settings.reasoning_efforts)
+    ServingTables(settings.service_tiers, settings.reasoning_efforts)
     cells = served_cells(settings)
     sockets = listeners(settings)
     open_api_keys(settings)

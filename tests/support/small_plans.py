@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from services.reconfigurator.planning.plan import Placement
-from services.reconfigurator.planning.plan_input import PlanInput, Workload, WorkloadClass, plan_input
+from services.reconfigurator.planning.plan_input import PlanInput, Workload, WorkloadClass
 from services.reconfigurator.planning.stage1_capacity import TIE
 from shared.arrays import Float64
 from shared.messages.steps import StepKind
@@ -51,7 +51,7 @@ def small_input(seed: int, *, cached: bool) -> PlanInput:
             for k in range(r.randint(1, 2))
         ],
     )
-    return plan_input(workload, profile, cached=cached)
+    return PlanInput(workload, profile, cached=cached)
 
 
 def enumerate_stage1(p: PlanInput) -> tuple[float, float] | None:

@@ -44,7 +44,7 @@ class AppContext:
         self.files = FileStore(connection, settings.max_files_per_key, settings.max_file_bytes_per_key)
         self.batches = BatchStore(connection)
         self.bodies = BodyBudget(settings.max_body_memory_bytes)
-        self.tables = ServingTables.read(settings.service_tiers, settings.reasoning_efforts)
+        self.tables = ServingTables(settings.service_tiers, settings.reasoning_efforts)
         self.patterns, self.metrics = FormCompiler(), GatewayMetrics()
         self.started_s = time.time()  # Unix time, seconds
 

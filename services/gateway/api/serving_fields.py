@@ -3,8 +3,7 @@ from the operator's tables for OpenAI's fields `service_tier` and `reasoning_eff
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.datastructures import Headers
@@ -42,18 +41,13 @@ class HeaderFields(BaseModel):
 _HEADERS = {header_name(name).lower(): header_name(name) for name in HeaderFields.model_fields}
 
 
-@dataclass(frozen=True, slots=True)
 class ServingTables:
     """The operator's tables: by name, the fields of a tier and of an effort."""
 
-    tiers: Mapping[str, Fields] = field(default_factory=dict)
-    efforts: Mapping[str, Fields] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, tiers: Sequence[str], efforts: Sequence[str]) -> Self:
+    def __init__(self, tiers: Sequence[str] = (), efforts: Sequence[str] = ()) -> None:
         """From the settings `service_tiers` and `reasoning_efforts`. Raises: BadInput naming the wrong entry."""
-        of_tiers = _table("service_tiers", tiers, TIER, ACCEPTED_TIER)
-        return cls(of_tiers, _table("reasoning_efforts", efforts, EFFORT, ACCEPTED_EFFORT))
+        self.tiers = _table("service_tiers", tiers, TIER, ACCEPTED_TIER)
+        self.efforts = _table("reasoning_efforts", efforts, EFFORT, ACCEPTED_EFFORT)
 
     def ignored(self, body: ServedBody) -> list[str]:
         """The fields of the body that have no effect, as their table is empty."""

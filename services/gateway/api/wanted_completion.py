@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from services.gateway.api.form_compiler import TOOLS, TextForm
-from services.gateway.api.outputs import infill_output, output_room
+from services.gateway.api.outputs import OutputRoom, infill_output
 from services.gateway.api.prompts import Prompt, unblocked
 from services.gateway.api.replies_and_chunks import Replies
 from services.gateway.api.text_forms import Form
@@ -62,7 +62,7 @@ class WantedCompletion:
         label_ids = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
         label_tokens = 1 + max(map(len, label_ids)) if label_ids else 0  # with the end token
         block_length = self.passed.get("block_length")
-        room = output_room(text.card, len(prompt_ids), block_length, label_tokens, self.prompt_field)
+        room = OutputRoom(text.card, len(prompt_ids), block_length, label_tokens, self.prompt_field)
         given = partial(infill_output, self.template, self.suffix, self.limit, text, room)
         infilled = await unblocked(given, len(self.suffix or self.template or ""))
         limit = self.limit[1]

@@ -8,7 +8,7 @@ import msgspec
 
 from services.reconfigurator.nodes import Node, gpus_of, to_placements, to_spec
 from services.reconfigurator.planning.plan import Plan
-from services.reconfigurator.planning.plan_input import PlanInput, plan_input
+from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.workload_stats import (
     PlanningSettings,
     RequestSample,
@@ -150,7 +150,7 @@ class Planner:
         rps_buffer = context.trigger.buffer(self.planning.rps_buffer)
         block_length = context.block_length or self.planning.block_length
         planning = replace(self.planning, tp_degrees=degrees, rps_buffer=rps_buffer, block_length=block_length)
-        return plan_input(workload(loads, tokens, planning, nodes), context.profile, cached=self.cached)
+        return PlanInput(workload(loads, tokens, planning, nodes), context.profile, cached=self.cached)
 
     def _observed(self, context: PlanningContext) -> tuple[list[ClassLoad], dict[float, float], list[int]]:
         """The loads of the classes, the tokens per step by threshold, and the TP degrees whose costs are known."""

@@ -4,15 +4,15 @@ The letters are the paper's (Table "Notation used in Stage 1 formulation"), so t
 """
 
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
 
-from services.reconfigurator.planning.step_costs import StepMix, Steps, step_costs
+from services.reconfigurator.planning.step_costs import StepMix, step_costs
 from shared.arrays import Float64
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
@@ -67,49 +67,40 @@ def read_workload(path: Path) -> Workload:
         raise BadInput(f"cannot read the workload {path}: {error}", "workload") from None
 
 
-@dataclass(frozen=True, slots=True)
 class PlanInput:
     """The parameters of both stages; J, K, C, D, B index kinds of step, classes, thresholds, TP degrees, batch sizes.
 
     Units: SLO in seconds, RPS in requests per second, P, O, T and batches in tokens.
     """
 
-    names: tuple[str, ...]  # [K] classes
-    P: Float64  # [K] prompt length
-    O: Float64  # [K] output length  # noqa: E741
-    RPS: Float64  # [K]
-    SLO: Float64  # [K]
-    thresholds: Float64  # [C], ascending
-    T: Float64  # [C] tokens unmasked per step
-    degrees: tuple[int, ...]  # [D], ascending
-    batches: Float64  # [B], ascending
-    steps: Mapping[StepKind, Steps]  # recompute steps; with a cache also cache steps
-    recomputes: Float64  # [K] recompute steps of a request; without a cache, all its steps
-    nodes: tuple[int, ...]  # GPUs of each node
+    def __init__(self, workload: Workload, profile: LatencyProfile, *, cached: bool = True) -> None:
+        """Raises: BadInput if the profile lacks a needed TP degree or kind of step."""
+        classes, thresholds = workload.classes, sorted(workload.thresholds)
+        self.names = tuple(k.name for k in classes)  # [K]
+        self.P: Float64 = np.array([k.prompt_tokens for k in classes], float)  # [K] prompt length
+        self.O: Float64 = np.array([k.output_tokens for k in classes], float)  # [K] output length
+        self.RPS: Float64 = np.array([k.rps for k in classes], float)  # [K]
+        self.SLO: Float64 = np.array([k.slo_s or workload.slo_s for k in classes], float)  # [K]
+        self.thresholds: Float64 = np.array(thresholds)  # [C], ascending
+        self.T: Float64 = np.array([workload.tokens_per_step[c] for c in thresholds])  # [C] tokens unmasked per step
+        self.degrees = tuple(sorted(workload.tp_degrees))  # [D], ascending
+        self.batches: Float64 = np.array(sorted(workload.batch_sizes), float)  # [B], ascending
+        self.nodes = tuple(workload.nodes)  # GPUs of each node
+        most = float(self.T.max())
+        mix = StepMix(self.P, self.O, self.RPS, most, workload.block_length, workload.exact_cache)
+        self.cached = cached
+        # Recompute steps; with a cache also cache steps
+        self.steps = step_costs(profile, self.degrees, self.batches, mix, cached=cached)
+        # [K] recompute steps of a request; without a cache, all its steps
+        self.recomputes: Float64 = np.minimum(mix.recomputes, self.O / most)
+        self.J, self.K, self.C = list(self.steps), range(len(classes)), range(len(thresholds))
+        self.D, self.B = range(len(self.degrees)), range(len(self.batches))
 
-    @property
-    def J(self) -> list[StepKind]:  # noqa: N802
-        return list(self.steps)
-
-    @property
-    def K(self) -> range:  # noqa: N802
-        return range(len(self.names))
-
-    @property
-    def C(self) -> range:  # noqa: N802
-        return range(len(self.T))
-
-    @property
-    def D(self) -> range:  # noqa: N802
-        return range(len(self.degrees))
-
-    @property
-    def B(self) -> range:  # noqa: N802
-        return range(len(self.batches))
-
-    @property
-    def cached(self) -> bool:
-        return StepKind.CACHE in self.steps
+    def changed(self, **fields: Any) -> Self:
+        """The same but for these fields."""
+        other = copy(self)
+        vars(other).update(fields)
+        return other
 
     def busy_s(self, j: StepKind, k: int, d: int, b: int) -> float:
         """Seconds of a TP-d instance that one step of class k uses at batch size b: its share of a full batch.
@@ -117,33 +108,6 @@ class PlanInput:
         Source: the paper's cost of recompute steps, alpha, and of cache steps, beta, times the tokens of the step.
         """
         return float(self.steps[j].tokens[k] * self.steps[j].busy[d, b] / self.batches[b])
-
-
-def plan_input(workload: Workload, profile: LatencyProfile, *, cached: bool = True) -> PlanInput:
-    """Raises: BadInput if the profile lacks a needed TP degree or kind of step."""
-    classes = workload.classes
-    prompt, output = (np.array([getattr(k, f) for k in classes], float) for f in ("prompt_tokens", "output_tokens"))
-    batches = np.array(sorted(workload.batch_sizes), float)
-    degrees = tuple(sorted(workload.tp_degrees))
-    rps = np.array([k.rps for k in classes], float)
-    thresholds = sorted(workload.thresholds)
-    max_tokens_per_step = max(workload.tokens_per_step[c] for c in thresholds)
-    mix = StepMix(prompt, output, rps, max_tokens_per_step, workload.block_length, workload.exact_cache)
-    tokens_unmasked = np.array([workload.tokens_per_step[c] for c in thresholds])
-    return PlanInput(
-        names=tuple(k.name for k in classes),
-        P=prompt,
-        O=output,
-        RPS=rps,
-        SLO=np.array([k.slo_s or workload.slo_s for k in classes], float),
-        thresholds=np.array(thresholds),
-        T=tokens_unmasked,
-        degrees=degrees,
-        batches=batches,
-        steps=step_costs(profile, degrees, batches, mix, cached=cached),
-        recomputes=np.minimum(mix.recomputes, output / max_tokens_per_step),
-        nodes=tuple(workload.nodes),
-    )
 
 
 def _refuse_repeats(name: str, values: Sequence[object]) -> None:

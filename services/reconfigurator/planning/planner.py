@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from time import monotonic
 
@@ -86,5 +85,5 @@ def _decide(
         whole_slack_s=float(p.RPS @ p.SLO),
         fallen_back=instances == Counter(target.instances_per_tp),
         growing=growing,
-        current_at_less_load=evaluate(replace(p, RPS=p.RPS / (1 + MIN_GAIN))) if failing else SolverStatus.UNKNOWN,
+        current_at_less_load=evaluate(p.changed(RPS=p.RPS / (1 + MIN_GAIN))) if failing else SolverStatus.UNKNOWN,
     )

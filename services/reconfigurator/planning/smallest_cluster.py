@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
 from math import ceil
 
 from services.reconfigurator.planning.plan import Capacity
@@ -31,7 +30,7 @@ def gpus_for_threshold(p: PlanInput, min_threshold: float, gpus_per_node: int, t
     """
 
     def suffices(gpus: int) -> bool:
-        resized = replace(p, nodes=nodes_of(gpus, gpus_per_node))
+        resized = p.changed(nodes=nodes_of(gpus, gpus_per_node))
         found = find_capacity(resized, time_limit_s)
         return isinstance(found, Capacity) and found.mean_threshold >= min_threshold - TOLERANCE
 

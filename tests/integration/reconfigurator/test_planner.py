@@ -8,7 +8,7 @@ import pytest
 
 from dilaserve.cli import run
 from services.reconfigurator.planning.plan import Capacity, Placement, Plan, PlanStatus
-from services.reconfigurator.planning.plan_input import Workload, plan_input
+from services.reconfigurator.planning.plan_input import PlanInput, Workload
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.planning.stage1_capacity import find_capacity
 from shared.profile import write_profile
@@ -18,7 +18,7 @@ from tests.support.workloads import PROFILE, a_class, workload
 
 
 def made(load: Workload, current: list[Placement] | None = None, *, cached: bool = True, **options: Any) -> Plan:
-    return make_plan(plan_input(load, PROFILE, cached=cached), current or [], **options)
+    return make_plan(PlanInput(load, PROFILE, cached=cached), current or [], **options)
 
 
 def placements(plan: Plan) -> list[Placement]:

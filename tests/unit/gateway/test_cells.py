@@ -155,7 +155,7 @@ def test_requests_sent_since_the_last_message_fill_a_cell() -> None:
     assert cell.slack_left == 0.0
 
 
-TABLES = ServingTables.read(("flex=60000:-20", "fast=500"), ("low=0.5", "high=0.9"))
+TABLES = ServingTables(("flex=60000:-20", "fast=500"), ("low=0.5", "high=0.9"))
 
 
 def filled(tables: ServingTables = TABLES, headers: dict[str, str] | None = None, **fields: Any) -> ServedBody:
@@ -203,10 +203,10 @@ def test_without_a_table_an_effort_is_ignored() -> None:
 @pytest.mark.parametrize("tiers", ["flex", "flex=0", "flex=86400001", "flex=1:101", "auto=5", "flex=1,flex=2"])
 def test_an_invalid_tier_is_refused_by_its_variable(tiers: str) -> None:
     with pytest.raises(BadInput, match="DILASERVE_SERVICE_TIERS"):
-        ServingTables.read(tiers.split(","), ())
+        ServingTables(tiers.split(","), ())
 
 
 @pytest.mark.parametrize("effort", ["high=1.1", "high=", "high=.", "high=nan"])
 def test_an_invalid_effort_is_refused_by_its_variable(effort: str) -> None:
     with pytest.raises(BadInput, match="DILASERVE_REASONING_EFFORTS"):
-        ServingTables.read((), (effort,))
+        ServingTables((), (effort,))

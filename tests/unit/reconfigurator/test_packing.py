@@ -1,7 +1,5 @@
 """Fillings of a node, the order of launches, the costs of steps in stage 1, and the search for the fewest GPUs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -72,7 +70,7 @@ def test_all_nodes_are_full_but_the_last(gpus: int, per_node: int) -> None:
 def test_fewer_gpus_than_the_least_cannot_sustain_the_load_with_any_degree(seed: int, needed: int) -> None:
     p = small_input(seed, cached=bool(seed % 2))
     with_one = max(times_sustained(p, {degree: 1}) / degree for degree in p.degrees)  # of the best degree
-    loaded = replace(p, RPS=p.RPS * needed * with_one)  # keeps this number of its GPUs busy
+    loaded = p.changed(RPS=p.RPS * needed * with_one)  # keeps this number of its GPUs busy
     assert min_gpus(loaded) == max(needed, p.degrees[0])
 
 

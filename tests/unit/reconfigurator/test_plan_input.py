@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from services.reconfigurator.planning.plan_input import plan_input, read_workload
+from services.reconfigurator.planning.plan_input import PlanInput, read_workload
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile, MeasuredLatency
@@ -15,28 +15,28 @@ from tests.support.workloads import PROFILE, a_class, workload
 
 
 def test_latencies_are_in_seconds_by_degree_and_batch_size() -> None:
-    p = plan_input(workload(), PROFILE)
+    p = PlanInput(workload(), PROFILE)
     assert p.steps[StepKind.RECOMPUTE].L[0] == pytest.approx([0.0216, 0.0328, 0.1224])
     assert p.steps[StepKind.CACHE].L[2, 1] == pytest.approx(0.4 * 0.0328)
 
 
 def test_a_recompute_step_computes_the_sequence_and_a_cache_step_the_block() -> None:
-    p = plan_input(workload(), PROFILE)
+    p = PlanInput(workload(), PROFILE)
     assert [p.steps[kind].tokens.tolist() for kind in StepKind] == [[356.0], [32.0]]
 
 
 def test_with_an_exact_cache_a_request_recomputes_once_up_to_its_first_block() -> None:
     """The first cache step of each of the 7 further blocks feeds two blocks."""
-    p = plan_input(workload(exact_cache=True), PROFILE)
+    p = PlanInput(workload(exact_cache=True), PROFILE)
     assert p.recomputes.tolist() == [1.0]
     assert p.steps[StepKind.RECOMPUTE].tokens.tolist() == [132.0]
     assert p.steps[StepKind.CACHE].tokens == pytest.approx([32 * (1 + 7 / (256 / 6))])
-    assert plan_input(workload(), PROFILE).recomputes.tolist() == [8.0]
+    assert PlanInput(workload(), PROFILE).recomputes.tolist() == [8.0]
 
 
 def test_a_recompute_batch_that_shares_a_launch_keeps_its_latency_and_costs_less() -> None:
-    separate = plan_input(workload(), PROFILE).steps
-    merged = plan_input(workload(), PROFILE.with_shared_launch(0.010)).steps
+    separate = PlanInput(workload(), PROFILE).steps
+    merged = PlanInput(workload(), PROFILE.with_shared_launch(0.010)).steps
     assert separate[StepKind.RECOMPUTE].busy == pytest.approx(separate[StepKind.RECOMPUTE].L)
     assert np.allclose(merged[StepKind.RECOMPUTE].L, separate[StepKind.RECOMPUTE].L)
     assert merged[StepKind.CACHE].busy == pytest.approx(separate[StepKind.CACHE].busy)
@@ -55,28 +55,28 @@ def test_cache_steps_cost_the_keys_that_they_attend_to(*, exact_cache: bool, key
         for tokens in (32, 256, 2048)
         for keys in (2048, 65_536)
     ]
-    p = plan_input(workload(tp_degrees=[1], exact_cache=exact_cache), LatencyProfile.from_rows(rows))
+    p = PlanInput(workload(tp_degrees=[1], exact_cache=exact_cache), LatencyProfile.from_rows(rows))
     assert p.steps[StepKind.CACHE].L[0, 2] == pytest.approx(0.020 + 2048e-5 + 2048 / 32 * keys * 1e-6)
 
 
 def test_without_a_cache_all_steps_are_recompute_steps() -> None:
-    assert plan_input(workload(), PROFILE, cached=False).J == [StepKind.RECOMPUTE]
+    assert PlanInput(workload(), PROFILE, cached=False).J == [StepKind.RECOMPUTE]
 
 
 def test_thresholds_degrees_and_batch_sizes_ascend() -> None:
-    p = plan_input(workload(thresholds=[0.9, 0.5], tp_degrees=[4, 1], batch_sizes=[256, 32]), PROFILE)
+    p = PlanInput(workload(thresholds=[0.9, 0.5], tp_degrees=[4, 1], batch_sizes=[256, 32]), PROFILE)
     assert (p.thresholds.tolist(), p.T.tolist()) == ([0.5, 0.9], [6.0, 2.0])
     assert (p.degrees, p.batches.tolist()) == ((1, 4), [32.0, 256.0])
 
 
 def test_the_slo_of_a_class_overrides_that_of_the_workload() -> None:
-    p = plan_input(workload(classes=[a_class(name="a"), a_class(name="b", slo_s=3.0)]), PROFILE)
+    p = PlanInput(workload(classes=[a_class(name="a"), a_class(name="b", slo_s=3.0)]), PROFILE)
     assert p.SLO.tolist() == [10.0, 3.0]
 
 
 def test_a_profile_must_have_the_required_degrees_and_kinds() -> None:
     with pytest.raises(BadInput, match="no recompute rows for tp 8"):
-        plan_input(workload(tp_degrees=[8], nodes=[8]), PROFILE)
+        PlanInput(workload(tp_degrees=[8], nodes=[8]), PROFILE)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.reconfigurator.planning.plan_input import plan_input
+from services.reconfigurator.planning.plan_input import PlanInput
 from services.reconfigurator.planning.workload_stats import (
     MAX_CLASSES,
     MIN_STEPS,
@@ -50,7 +50,7 @@ def test_each_slo_of_a_size_is_a_class_with_its_own_figures() -> None:
         ("p128-o64-slo6.6", 6.6, 1.0, 40.0),
         ("p128-o64-slo39.6", 39.6, 0.5, 10.0),
     ]
-    planned = plan_input(workload(loads, {0.5: 6.0, 0.9: 2.0}, PLANNING, [4]), PROFILE)
+    planned = PlanInput(workload(loads, {0.5: 6.0, 0.9: 2.0}, PLANNING, [4]), PROFILE)
     assert planned.SLO.tolist() == [6.6, 6.6, 39.6]
 
 
@@ -104,5 +104,5 @@ def test_every_request_counts_once_and_every_window_can_be_planned(
 ) -> None:
     loads = class_loads(requests, window_s)
     assert sum(load.rps for load in loads) * window_s == pytest.approx(len(requests))
-    p = plan_input(workload(loads, {0.5: 6.0, 0.9: 2.0}, PLANNING, [4, 0]), PROFILE)
+    p = PlanInput(workload(loads, {0.5: 6.0, 0.9: 2.0}, PLANNING, [4, 0]), PROFILE)
     assert p.RPS.sum() * window_s == pytest.approx(1.1 * len(requests))
