@@ -1,7 +1,7 @@
 """The runs of `dilaserve simulate`: clusters, policies and constant thresholds, each with each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -18,23 +18,15 @@ HEAD = (
 )
 
 
-@dataclass(slots=True)
 class SimulatedRun:
     """One cluster under one policy. `threshold` is None for a policy that chooses thresholds."""
 
-    cluster: str
-    policy: str
-    threshold: float | None
-    instances: tuple[int, ...]  # TP degree of each
-    result: dict[str, Any] = field(default_factory=dict)  # RESULT.json, after the run
-
-    @property
-    def label(self) -> str:
-        return self.policy if self.threshold is None else f"{self.policy} {self.threshold:g}"
-
-    @property
-    def name(self) -> str:
-        return f"{self.cluster} {self.label}"
+    def __init__(self, cluster: str, policy: str, threshold: float | None, instances: tuple[int, ...]) -> None:
+        """`instances`: the TP degree of each."""
+        self.cluster, self.policy, self.threshold, self.instances = cluster, policy, threshold, instances
+        self.label = policy if threshold is None else f"{policy} {threshold:g}"
+        self.name = f"{cluster} {self.label}"
+        self.result: dict[str, Any] = {}  # RESULT.json, after the run
 
     @property
     def described(self) -> dict[str, Any]:

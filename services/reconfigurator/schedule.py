@@ -53,16 +53,12 @@ class PlanSchedule:
     def __init__(self, interval_s: float, window_s: float, rps_buffer: float, now_s: float) -> None:
         self._interval_s = interval_s
         self._window_s = window_s
+        self.recent_s = window_s / CHECKS_PER_WINDOW  # the span of arrivals that is checked for growth
         self._rps_buffer = rps_buffer
         self._start_s = now_s
         self._next_s = self._following_s = now_s + max(interval_s, window_s)
         self._observed_rps = 0.0
         self._planned_rps: float | None = None  # None before the first decision
-
-    @property
-    def recent_s(self) -> float:
-        """The span of arrivals that is checked for growth."""
-        return self._window_s / CHECKS_PER_WINDOW
 
     def next_check_in_s(self, now_s: float) -> float:
         """Time until a decision may be due."""

@@ -22,50 +22,38 @@ class Steps:
     busy: Float64  # [D, B] seconds that a batch adds to the time of its instance: at most L
 
 
-@dataclass(frozen=True, slots=True)
 class StepMix:
     """The workload's steps if they are as few as the lowest threshold allows. Shapes: [K]."""
 
-    prompt: Float64
-    output: Float64
-    rps: Float64
-    max_tokens_per_step: float
-    block_length: int
-    exact_cache: bool
-
-    @property
-    def recomputes(self) -> Float64:
-        """The recompute steps of a request with a cache."""
-        return np.ones(len(self.output)) if self.exact_cache else self.output / self.block_length
-
-    @property
-    def recompute_tokens(self) -> Float64:
-        """The tokens that a recompute step feeds: with an exact cache the prompt and the first block."""
-        return self.prompt + (np.minimum(self.block_length, self.output) if self.exact_cache else self.output)
-
-    @property
-    def cache_tokens(self) -> Float64:
-        """The tokens that a cache step feeds: its block, and with an exact cache once per block the one before it."""
-        block = np.full(len(self.output), float(self.block_length))
-        if not self.exact_cache:
-            return block
-        blocks = self.output / self.block_length
-        steps = np.maximum(self.output / self.max_tokens_per_step, blocks)
-        return block * (1.0 + np.maximum(blocks - 1.0, 0.0) / steps)
-
-    @property
-    def keys_per_cached_token(self) -> float:
-        """The keys that a cache step attends to, per token of its block: the mean over the cache steps. With an exact
-        cache these are the keys to the end of its block."""
-        weight = self.rps * self.output
-        keys = self.prompt + ((self.output + self.block_length) / 2 if self.exact_cache else self.output)
-        return float(weight @ keys / (weight.sum() * self.block_length))
+    def __init__(
+        self,
+        prompt: Float64,
+        output: Float64,
+        rps: Float64,
+        max_tokens_per_step: float,
+        block_length: int,
+        exact_cache: bool,
+    ) -> None:
+        self.prompt, self.output, self._rps = prompt, output, rps
+        self._steps, blocks = output / max_tokens_per_step, output / block_length
+        # The recompute steps of a request with a cache, and the tokens that each feeds: with an exact cache the prompt
+        # and the first block
+        self.recomputes: Float64 = np.ones(len(output)) if exact_cache else blocks
+        self.recompute_tokens: Float64 = prompt + (np.minimum(block_length, output) if exact_cache else output)
+        # The tokens that a cache step feeds: its block, and with an exact cache once per block the one before it
+        self.cache_tokens: Float64 = np.full(len(output), float(block_length))
+        if exact_cache:
+            self.cache_tokens *= 1.0 + np.maximum(blocks - 1.0, 0.0) / np.maximum(self._steps, blocks)
+        # The keys that a cache step attends to, per token of its block: the mean over the cache steps. With an exact
+        # cache these are the keys to the end of its block
+        weight, keys = rps * output, prompt + ((output + block_length) / 2 if exact_cache else output)
+        self.keys_per_cached_token = float(weight @ keys / (weight.sum() * block_length))
 
     def shared_share(self, recompute_batches: Float64, cache_batch: float) -> Float64:
         """The share of recompute batches that find a batch of cache steps to share an iteration with. Shapes: [B]."""
-        cache_steps = np.maximum(self.output / self.max_tokens_per_step - self.recomputes, 0.0)
-        cache_tokens = self.rps @ (cache_steps * self.cache_tokens)
-        recompute_tokens = self.rps @ (self.recomputes * self.recompute_tokens)
+        cache_steps = np.maximum(self._steps - self.recomputes, 0.0)
+        cache_tokens = self._rps @ (cache_steps * self.cache_tokens)
+        recompute_tokens = self._rps @ (self.recomputes * self.recompute_tokens)
         share: Float64 = (cache_tokens / cache_batch) / (recompute_tokens / recompute_batches)
         return np.clip(share, 0.0, 1.0)
 

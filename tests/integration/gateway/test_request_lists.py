@@ -7,7 +7,8 @@ import httpx
 import pytest
 from nats.aio.msg import Msg
 
-from services.gateway.console import cluster_monitor, unfinished_requests
+from services.gateway import cell_context
+from services.gateway.console import cluster_monitor
 from services.gateway.console.cluster_monitor import MAX_RECENT
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
@@ -192,10 +193,10 @@ async def test_a_list_does_not_wait_longer_while_others_wait_for_a_scheduler(
     await bus.nc.subscribe(bus.subjects.unfinished, cb=queries.put)
     await bus.nc.flush()
     await eventually(lonely_gateway.readiness, lambda found: found != "the bus is not connected")
-    monkeypatch.setattr(unfinished_requests, "TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(cell_context, "QUERY_TIMEOUT_S", LIMIT_S)
     first = asyncio.create_task(lonely_gateway.http.get(LIST, params={"status": "in_progress"}))
     query = await asyncio.wait_for(queries.get(), LIMIT_S)
-    monkeypatch.setattr(unfinished_requests, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(cell_context, "QUERY_TIMEOUT_S", 0.1)
     assert (await lonely_gateway.http.get(LIST, params={"status": "in_progress"})).status_code == 503
     await bus.publish(query.reply, UnfinishedRequests(requests=[]))
     assert (await first).status_code == 200

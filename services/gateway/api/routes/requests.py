@@ -85,7 +85,7 @@ async def _unfinished(context: AppContext, wanted: RequestFilter, viewer: ApiKey
     """The unfinished requests of all cells by arrival, and whether these are all. Raises: RetryLater."""
     if (query := wanted.query(viewer)) is None:
         return [], True
-    replies = await asyncio.gather(*(cell.unfinished.read(query) for cell in context.cells))
+    replies = await asyncio.gather(*(cell.unfinished(query) for cell in context.cells))
     found = sorted((each for reply in replies for each in reply.requests), key=attrgetter("arrival_s", "request_id"))
     return found, all(reply.is_whole for reply in replies)
 
