@@ -34,7 +34,8 @@ async def test_an_unreadable_line_is_reported_with_its_number(body: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "content", [(LINE % (0, b"{}")).decode().encode("utf-16"), gzip.compress(LINE), b"[%s]" % LINE, b'{"custom_id": 5}']
+    "content",
+    [(LINE % (0, b"{}")).decode().encode("utf-16"), gzip.compress(LINE, mtime=0), b"[%s]" % LINE, b'{"custom_id": 5}'],
 )
 async def test_the_error_of_a_file_in_another_form_shows_the_accepted_one(content: bytes) -> None:
     _, [error, *_] = await read(content)
