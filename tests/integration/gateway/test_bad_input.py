@@ -281,7 +281,8 @@ async def test_the_error_names_the_field_and_what_it_must_be(lonely_gateway: Run
          "metadata.str must be a string"),
         ("messages", CHAT | {"max_tokens": 8, "tools": [{"type": "function", "name": "f", "input_schema": {}}]},
          "tools[0].type", "tools[0].type must be 'custom'"),
-        ("chat/completions", CHAT | {"extra_body": {"guided_regex": "a"}}, "extra_body", "extra_body is not supported"),
+        ("chat/completions", CHAT | {"extra_body": {"guided_regex": "a"}}, "extra_body",
+         "extra_body is not supported; accepted: {}"),
         ("chat/completions", {"model": "tiny-llada", "messages": None}, "messages", "messages is required"),
     ):  # fmt: skip
         error = await refused(lonely_gateway, f"/v1/{path}", json=body)

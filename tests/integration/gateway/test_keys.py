@@ -134,13 +134,11 @@ async def test_a_key_of_a_stack_that_needs_none_is_made_with_a_note(
     assert ("serves requests without a key, too" in capsys.readouterr().out) is not auth
 
 
-async def test_a_request_has_at_most_the_keys_maximum_as_priority(
-    gateway: RunningGateway, new_key: NewKey, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_request_has_at_most_the_keys_maximum_as_priority(gateway: RunningGateway, new_key: NewKey) -> None:
     for maximum, given in ((-5, -5), (3, 0)):
         _, secret = await new_key("low", None, None, maximum)
         assert (await complete(gateway, secret)).status_code == 200
-        assert scheduler.requests[-1].priority == given
+        assert gateway.scheduler.requests[-1].priority == given
         assert (await complete(gateway, secret, priority=maximum)).status_code == 200
         above = await complete(gateway, secret, priority=maximum + 1)
         assert error_of(above) == (403, "priority_too_high")
@@ -180,12 +178,12 @@ async def test_choices_that_a_keys_rate_never_allows_are_refused_by_name(
 
 
 async def test_choices_that_a_key_never_allows_in_flight_are_refused_by_name(
-    gateway: RunningGateway, new_key: NewKey, scheduler: AnsweringScheduler
+    gateway: RunningGateway, new_key: NewKey
 ) -> None:
     _, secret = await new_key("two at once", None, 2)
     never = await complete(gateway, secret, n=3)
     assert (error_of(never), never.json()["error"]["param"]) == ((400, "invalid_value"), "n")
-    assert not scheduler.requests
+    assert not gateway.scheduler.requests
     assert (await complete(gateway, secret, n=2)).status_code == 200
 
 
@@ -213,9 +211,7 @@ async def test_the_tokenizer_counts_against_the_rate_limit(gateway: RunningGatew
         assert error_of(replies[2]) == (429, "rate_limit_exceeded")
 
 
-async def test_a_key_cannot_cancel_a_request_of_another(
-    gateway: RunningGateway, new_key: NewKey, scheduler: AnsweringScheduler
-) -> None:
+async def test_a_key_cannot_cancel_a_request_of_another(gateway: RunningGateway, new_key: NewKey) -> None:
     _, alice = await new_key("alice")
     _, bob = await new_key("bob")
     _, operator = await new_key("operator", operator=True)
@@ -223,11 +219,11 @@ async def test_a_key_cannot_cancel_a_request_of_another(
     async def cancel(name: str, secret: str) -> httpx.Response:
         return await gateway.http.post(f"/v1/requests/{name}/cancel", headers=bearing(secret))
 
-    async with scheduler.withholding(complete(gateway, alice)) as name, asyncio.timeout(LIMIT_S):
+    async with gateway.scheduler.withholding(complete(gateway, alice)) as name, asyncio.timeout(LIMIT_S):
         assert error_of(await cancel(name, bob)) == (404, "not_found")
         assert (await cancel(name, operator)).status_code == (await cancel(name, alice)).status_code == 202
-        assert [await scheduler.cancelled.get() for _ in range(2)] == [name, name]
-    assert scheduler.cancelled.empty()
+        assert [await gateway.scheduler.cancelled.get() for _ in range(2)] == [name, name]
+    assert gateway.scheduler.cancelled.empty()
 
 
 async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(gateway: RunningGateway, new_key: NewKey) -> None:
@@ -250,14 +246,14 @@ async def test_a_key_sees_its_own_requests_and_an_operator_sees_all(gateway: Run
 
 
 async def test_a_key_sees_its_own_requests_in_progress_and_an_operator_sees_all(
-    gateway: RunningGateway, new_key: NewKey, scheduler: AnsweringScheduler
+    gateway: RunningGateway, new_key: NewKey
 ) -> None:
-    scheduler.hold = asyncio.Event()
+    gateway.scheduler.hold = asyncio.Event()
     alice, alices_secret = await new_key("alice")
     bob, bobs_secret = await new_key("bob")
     _, operators_secret = await new_key("operator", operator=True)
     asked = [asyncio.create_task(complete(gateway, secret)) for secret in (alices_secret, bobs_secret)]
-    await reached(lambda: len(scheduler.requests) == 2)
+    await reached(lambda: len(gateway.scheduler.requests) == 2)
 
     async def owners(secret: str, **filters: str) -> set[str]:
         query = {"status": "in_progress", **filters}
@@ -267,7 +263,7 @@ async def test_a_key_sees_its_own_requests_in_progress_and_an_operator_sees_all(
     assert await owners(alices_secret) == await owners(operators_secret, key=alice.key_id) == {alice.key_id}
     assert await owners(alices_secret, key=bob.key_id) == set()
     assert await owners(operators_secret) == {alice.key_id, bob.key_id}
-    scheduler.hold.set()
+    gateway.scheduler.hold.set()
     await asyncio.gather(*asked)
 
 
@@ -306,11 +302,9 @@ async def test_a_key_sees_itself_and_its_batches_and_an_operator_sees_all(
     assert [reply.status_code for reply in seen] == [404, 200]
 
 
-async def test_requests_beyond_the_concurrency_limit_are_rejected(
-    gateway: RunningGateway, new_key: NewKey, scheduler: AnsweringScheduler
-) -> None:
+async def test_requests_beyond_the_concurrency_limit_are_rejected(gateway: RunningGateway, new_key: NewKey) -> None:
     _, secret = await new_key("concurrent", None, 1, 0)
-    async with scheduler.withholding(complete(gateway, secret)):
+    async with gateway.scheduler.withholding(complete(gateway, secret)):
         second = await complete(gateway, secret)
         assert error_of(second) == (429, "rate_limit_exceeded")
         assert second.headers["retry-after"]

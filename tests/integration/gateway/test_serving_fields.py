@@ -4,10 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from openai import BadRequestError
+from openai import AsyncOpenAI, BadRequestError
 
 from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import reached
 
 pytestmark = ONE_CELL
@@ -18,14 +17,11 @@ def changes() -> dict[str, Any]:
     return {"service_tiers": ("flex=60000:-20",), "reasoning_efforts": ("high=0.9",)}
 
 
-async def test_openais_client_names_a_tier_and_an_effort(
-    gateway: RunningGateway, scheduler: AnsweringScheduler
-) -> None:
-    async with gateway.openai() as client:
-        reply = await client.chat.completions.create(**CHAT, service_tier="flex", reasoning_effort="high")
-        with pytest.raises(BadRequestError, match="accepted: auto, default, flex") as refusal:
-            await client.chat.completions.create(**CHAT, service_tier="priority")
-    [request] = scheduler.requests
+async def test_openais_client_names_a_tier_and_an_effort(gateway: RunningGateway, client: AsyncOpenAI) -> None:
+    reply = await client.chat.completions.create(**CHAT, service_tier="flex", reasoning_effort="high")
+    with pytest.raises(BadRequestError, match="accepted: auto, default, flex") as refusal:
+        await client.chat.completions.create(**CHAT, service_tier="priority")
+    [request] = gateway.scheduler.requests
     assert (request.slo_s, request.priority, request.min_threshold) == (60.0, -20, 0.9)
     assert (reply.service_tier, refusal.value.param) == ("flex", "service_tier")
 
@@ -60,12 +56,11 @@ async def test_an_invalid_header_is_refused_by_name(
     assert (refused.status_code, error["param"], error["message"]) == (400, name, f"{name} {reason}")
 
 
-async def test_a_line_of_a_batch_may_name_a_tier(gateway: RunningGateway, scheduler: AnsweringScheduler) -> None:
+async def test_a_line_of_a_batch_may_name_a_tier(gateway: RunningGateway, client: AsyncOpenAI) -> None:
     body = {**CHAT, "service_tier": "flex"}
     line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
-    async with gateway.openai() as client:
-        file = await client.files.create(file=("in.jsonl", line.encode()), purpose="batch")
-        await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
-        await reached(lambda: len(scheduler.requests) == 1)
-    [request] = scheduler.requests
+    file = await client.files.create(file=("in.jsonl", line.encode()), purpose="batch")
+    await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    await reached(lambda: len(gateway.scheduler.requests) == 1)
+    [request] = gateway.scheduler.requests
     assert (request.slo_s, request.priority) == (60.0, -50)
