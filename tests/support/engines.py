@@ -4,11 +4,13 @@ from functools import cache
 
 import msgspec
 import pytest
+import torch
 
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.offline_decoder import RequestTrace
-from services.worker.model.model_runner import ModelRunner, Runner
+from services.worker.model.forward_batch import ForwardBatch
+from services.worker.model.model_runner import ModelRunner, Runner, TokenPredictions
 from services.worker.patterns.pattern_cache import PatternSource
 from shared.arrays import unpack_int64
 from shared.messages.steps import StepFailure, StepResults
@@ -24,6 +26,17 @@ MODES = {"none": CacheMode.NONE, "none-block": CacheMode.NONE, "prefix": CacheMo
 def random_runner(cache_tokens: int = 1024) -> Runner:
     """For tests that leave it as it is."""
     return Runner(random_decoder(), cache_tokens)
+
+
+class SmallDevice(Runner):
+    """A device with little memory: it runs out at more than `room` tokens in a batch."""
+
+    room = 50
+
+    def run(self, batch: ForwardBatch) -> TokenPredictions:
+        if len(batch.tokens) > self.room:
+            raise torch.OutOfMemoryError("too large")
+        return super().run(batch)
 
 
 def engine_of(

@@ -27,9 +27,8 @@ from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.arrays import pack_int64
 from shared.messages.steps import StepJobs, StepResults
-from tests.support.engines import engine_of, random_runner, tickets
+from tests.support.engines import SmallDevice, engine_of, random_runner, tickets
 from tests.support.random_model import MASK_ID, random_decoder
-from tests.support.small_device import SmallDevice
 from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
 
 MAX_TOKENS = 512

@@ -17,9 +17,8 @@ from services.worker.profile.stored_profile import given_profile, stored_profile
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import MIXED, LatencyProfile, write_profile
-from tests.support.engines import random_runner
+from tests.support.engines import SmallDevice, random_runner
 from tests.support.random_model import LLADA, random_decoder
-from tests.support.small_device import SmallDevice
 
 PLAN = ProfilePlan(batch_tokens=(32, 64, 256), repeats=2)
 CHOICE = ModelChoice("random", threads=1)
