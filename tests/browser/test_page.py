@@ -8,11 +8,11 @@ from playwright.async_api import Page, Route, expect
 from shared.messages.requests import OutcomeStatus
 from tests.support.browser import NARROW, WIDE, NewPage, overflow_px
 from tests.support.gateway import RunningGateway
+from tests.support.scheduler import ANSWER
 from tests.support.waiting import reached
 
 pytestmark = pytest.mark.browser
 VIEWS = ["Playground", "Cluster", "Requests", "Plans"]
-ANSWER = "The answer is 29."
 OUTPUT_TOKENS = 64
 
 

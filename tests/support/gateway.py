@@ -26,7 +26,8 @@ from shared.text import TextModel
 from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
 
-CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "How many pears?"}]}
+MODEL = "tiny-llada"
+CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "How many pears?"}]}
 LIMIT_S = 10.0  # time limit of each wait
 REPLY_S = 60.0  # of each reply: some forms compile in a process of their own
 ONE_CELL = pytest.mark.asyncio(loop_scope="module")

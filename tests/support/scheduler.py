@@ -42,6 +42,7 @@ TOKENS_PER_STEP = 3
 GUESS_CONFIDENCE = pack_float32([0.25])
 HEARTBEAT_S = 0.05
 RECEIVED_S = 10.0  # time limit of each wait for a request
+ANSWER = "The answer is 29."
 INSTANCE = "worker-test"
 
 
@@ -104,7 +105,7 @@ class AnsweringScheduler:
 
     bus: Bus
     text: TextModel
-    answer: Callable[[Request], str] = lambda _: "The answer is 29."
+    answer: Callable[[Request], str] = lambda _: ANSWER
     status: OutcomeStatus = OutcomeStatus.COMPLETED
     losses: int = 0  # how many of the next requests the bus loses
     error_field: str = "messages"  # of outcomes with another status

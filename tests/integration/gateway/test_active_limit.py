@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
+from tests.support.gateway import CHAT, MODEL, ONE_CELL, RunningGateway
 from tests.support.waiting import reached
 
 pytestmark = ONE_CELL
 
-MODEL = "tiny-llada"
 PATH = "/v1/chat/completions"
 QUESTIONS = [{"type": "predicate", "instructions": "b"}] * 3
 

@@ -9,11 +9,10 @@ import pytest
 
 from shared.arrays import unpack_int32
 from shared.text import TextModel
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import MODEL, ONE_CELL, RunningGateway
 
 pytestmark = ONE_CELL
 
-MODEL = "tiny-llada"
 QUESTION = {"role": "user", "content": "How many pears?"}
 SCHEMA = {"type": "object", "properties": {"pears": {"type": "integer"}}, "required": ["pears"]}
 FUNCTION = {"type": "function", "name": "add", "parameters": SCHEMA}

@@ -7,12 +7,11 @@ import pytest
 
 from shared.messages.requests import OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import MODEL, ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
-MODEL = "tiny-llada"
 PATH = "/v1/completions"
 
 

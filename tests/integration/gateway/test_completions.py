@@ -8,13 +8,11 @@ import httpx
 import pytest
 
 from services.gateway.api.request_models import ChatBody
-from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
+from tests.support.gateway import CHAT, MODEL, ONE_CELL, RunningGateway
+from tests.support.scheduler import ANSWER
 from tests.support.waiting import reached
 
 pytestmark = ONE_CELL
-
-MODEL = "tiny-llada"
-ANSWER = "The answer is 29."
 
 
 async def test_the_openai_client_gets_an_answer(gateway: RunningGateway) -> None:

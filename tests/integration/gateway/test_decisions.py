@@ -7,12 +7,11 @@ from openai import AsyncOpenAI
 from openai.types import Decision
 
 from shared.text import TextModel
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import MODEL, ONE_CELL, RunningGateway
 from tests.support.scheduler import AnsweringScheduler
 
 pytestmark = ONE_CELL
 
-MODEL = "tiny-llada"
 INPUT = "The parcel arrived broken."
 TEAM = """Which team handles it?
 A: "returns" - broken goods

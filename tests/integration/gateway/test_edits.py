@@ -7,13 +7,12 @@ import pytest
 
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
+from tests.support.scheduler import ANSWER, AnsweringScheduler
 from tests.support.tiny_model import write_tiny_llada2
 
 pytestmark = ONE_CELL
 
 MODEL = "tiny-LLaDA2.1"
-ANSWER = "The answer is 29."
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "How many pears?", "max_tokens": 32}
 
 

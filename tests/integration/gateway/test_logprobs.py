@@ -8,11 +8,10 @@ import pytest
 
 from shared.text import TextModel
 from tests.support.gateway import CHAT, ONE_CELL, RunningGateway
-from tests.support.scheduler import confidences_of
+from tests.support.scheduler import ANSWER, confidences_of
 
 pytestmark = ONE_CELL
 
-ANSWER = "The answer is 29."
 TEXT: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2=", "max_tokens": 32}
 
 

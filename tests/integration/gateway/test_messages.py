@@ -8,16 +8,15 @@ import pytest
 
 from shared.messages.requests import OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import MODEL, ONE_CELL, RunningGateway
+from tests.support.scheduler import ANSWER
 
 pytestmark = ONE_CELL
 
 
-MODEL = "tiny-llada"
 TURNS = [{"role": "user", "content": "How many pears?"}]
 BODY: dict[str, Any] = {"model": MODEL, "max_tokens": 32, "messages": TURNS}
 HEADERS = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
-ANSWER = "The answer is 29."
 
 
 async def post(gateway: RunningGateway, path: str = "", **fields: Any) -> httpx.Response:

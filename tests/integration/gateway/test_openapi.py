@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from experiments.fuzz.mutations import mutated_body
 from experiments.fuzz.routes import BODIES, ROUTES
 from services.gateway.api.errors import _INVALID
-from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.gateway import MODEL, ONE_CELL, RunningGateway
 
 pytestmark = ONE_CELL
 
@@ -33,7 +33,6 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-MODEL = "tiny-llada"
 ENDLESS_PATH = "/events"
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/rest-api.md"

@@ -10,13 +10,12 @@ from openai.types.responses import Response
 
 from shared.messages.requests import OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import ONE_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler, confidences_of
+from tests.support.gateway import MODEL, ONE_CELL, RunningGateway
+from tests.support.scheduler import ANSWER, AnsweringScheduler, confidences_of
 
 pytestmark = ONE_CELL
 
 
-MODEL, ANSWER = "tiny-llada", "The answer is 29."
 EVENTS = [
     "response.created",
     "response.in_progress",
@@ -36,7 +35,7 @@ async def post(gateway: RunningGateway, **fields: Any) -> httpx.Response:
 
 async def test_a_whole_response_has_the_text_and_the_usage(client: AsyncOpenAI, scheduler: AnsweringScheduler) -> None:
     response = await client.responses.create(model=MODEL, input="How many pears?", metadata={"a": "b"}, store=True)
-    assert (response.status, response.output_text) == ("completed", "The answer is 29.")
+    assert (response.status, response.output_text) == ("completed", ANSWER)
     assert response.usage is not None
     assert response.usage.output_tokens == len(response.output_text)
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens

@@ -9,14 +9,12 @@ import pytest
 import pytest_asyncio
 
 from shared.text import TextModel
-from tests.support.gateway import LIMIT_S, ONE_CELL, OWN_CELL, claim_of, text_of
+from tests.support.gateway import LIMIT_S, MODEL, ONE_CELL, OWN_CELL, claim_of, text_of
 from tests.support.nats import NatsServer
 from tests.support.two_cells import FIRST_ANSWER, PATH, SECOND_ANSWER, TURNS, TwoCells, two_cells
 from tests.support.waiting import eventually
 
 pytestmark = ONE_CELL
-
-MODEL = "tiny-llada"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

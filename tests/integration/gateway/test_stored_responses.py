@@ -11,12 +11,11 @@ from shared.bus.client import Bus
 from shared.messages.requests import ChatMessage, OutcomeStatus
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, OWN_CELL, RunningGateway
-from tests.support.scheduler import AnsweringScheduler
+from tests.support.scheduler import ANSWER, AnsweringScheduler
 
 pytestmark = ONE_CELL
 
 ASK: dict[str, Any] = {"model": "tiny-llada", "input": "How many pears?"}
-ANSWER = "The answer is 29."
 
 
 @pytest.fixture(scope="module")

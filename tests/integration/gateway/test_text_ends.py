@@ -6,10 +6,10 @@ import pytest
 
 from shared.text import TextModel
 from tests.support.gateway import ONE_CELL, RunningGateway
+from tests.support.scheduler import ANSWER
 
 pytestmark = ONE_CELL
 
-ANSWER = "The answer is 29."
 PATH = "/v1/completions"
 PLAIN: dict[str, Any] = {"model": "tiny-llada", "prompt": "2+2=", "max_tokens": 32}
 
