@@ -11,6 +11,7 @@ import regex
 
 from shared.errors import BadInput
 from shared.patterns.characters import ALL, Range, without
+from shared.patterns.compile_budget import current_budget
 
 Codes = tuple[Range, ...]
 WIDE = (0x80, 0x10FFFF)
@@ -21,6 +22,7 @@ WIDE_SPACES = (
     *((0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029)),
     *((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
 )
+MATCHING = 5_000  # steps of the budget, for the time of one regular expression over all characters
 LINE_ENDS = ((10, 10), (13, 13), (0x85, 0x85), (0x2028, 0x2029))
 # The two escapes of a surrogate pair, after an even number of backslashes
 PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
@@ -68,6 +70,7 @@ def posix_class(name: str) -> Codes:
 
 @lru_cache(256)
 def _matched(pattern: str) -> Codes:
+    current_budget().spend(MATCHING)
     found = regex.finditer(f"{pattern}+", _all_characters())
     return tuple((each.start(), each.end() - 1) for each in found)
 

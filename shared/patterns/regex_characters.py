@@ -40,12 +40,15 @@ class CharacterReader:
         letter, found = self._text[self._at : self._at + 1], PROPERTY.match(self._text, self._at)
         if letter in COMMON:
             self._at += 1
-            return rust_classes()[letter] if self._of_rust else COMMON[letter][inverted]
-        if found is None:
+            codes = rust_classes()[letter] if self._of_rust else COMMON[letter][inverted]
+        elif found is None:
             return None
-        self._at = found.end()
-        is_negated = (letter == "P") != bool(found[2])
-        return property_class(found[1] or found[3], is_negated=is_negated, inverted=inverted)
+        else:
+            self._at = found.end()
+            is_negated = (letter == "P") != bool(found[2])
+            codes = property_class(found[1] or found[3], is_negated=is_negated, inverted=inverted)
+        current_budget().spend(len(codes) // 8)
+        return codes
 
     def _code(self, *, may_be_half: bool = False) -> int:
         """The character of an escape; `may_be_half`: it may also be half of a surrogate pair, which no text has."""
@@ -141,7 +144,7 @@ def folded(codes: Sequence[Range], flags: Flags) -> Codes:
     if "i" not in flags:
         return tuple(codes)
     narrow = [each for each in codes if each != WIDE]
-    current_budget().spend(sum(last - first for first, last in narrow) // 16)
+    current_budget().spend(sum(last - first for first, last in narrow) // 8)
     found = list(codes)
     for character in (chr(code) for first, last in narrow for code in range(first, last + 1)):
         others = {character.lower(), character.upper()} - {character}

@@ -206,9 +206,19 @@ def test_a_pattern_of_too_many_states_is_refused(times: int) -> None:
         compile_pattern(f"(a|b)*a(a|b){{{times}}}")
 
 
-def test_reading_a_long_pattern_takes_of_the_budget() -> None:
-    with limited_to(Budget(10_000)), pytest.raises(BudgetExceeded):
-        compile_pattern("a" * 100_000)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a" * 100_000,
+        "[" + r"\w" * 1_000 + "]",
+        "".join(rf"\p{{L{'_' * length}u}}" for length in range(1, 9)),
+        r"(?i)[\x00-\U00080000]",
+    ],
+)
+def test_reading_a_long_pattern_takes_of_the_budget(pattern: str) -> None:
+    compile_pattern(r"\w")  # its characters are known
+    with limited_to(Budget(30_000)), pytest.raises(BudgetExceeded):
+        compile_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["^(a|b)*a(a|b){11}$", "(?m)^(a|b)*a(a|b){11}$"])
