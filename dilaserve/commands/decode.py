@@ -3,19 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
 from dilaserve.outputs import check_file, open_progress
-from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.offline_decoder import DecodeOptions, EditRule, Trace, decode_together, read_case
-from services.worker.model.families import read_config
-from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner
-from services.worker.patterns.model_tokens import model_tokens
-from services.worker.patterns.pattern_cache import PatternCompiler
-from shared.logs import configure_logs
 from shared.messages.cell import CacheName
-from shared.model_files import find_model
 
 EXAMPLE = (
     "Example: dilaserve decode --model models/demo --input CASE.json --cache dual --threshold 0.9 "
@@ -55,6 +46,17 @@ def decode(
     ] = False,
 ) -> None:
     """Decode requests block by block and record every step."""
+    import msgspec  # noqa: PLC0415
+
+    from services.worker.engine.cache_mode import CacheMode  # noqa: PLC0415
+    from services.worker.engine.offline_decoder import DecodeOptions, EditRule, Trace, decode_together, read_case  # noqa: PLC0415
+    from services.worker.model.families import read_config  # noqa: PLC0415
+    from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
+    from services.worker.patterns.model_tokens import model_tokens  # noqa: PLC0415
+    from services.worker.patterns.pattern_cache import PatternCompiler  # noqa: PLC0415
+    from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.model_files import find_model  # noqa: PLC0415
+
     configure_logs("decode", level="warning")
     mode = CacheMode(cache)
     check_file("--out", out)

@@ -1,6 +1,5 @@
 """`dilaserve profile`: measures the latency profile of a model on this machine."""
 
-import asyncio
 import shlex
 from functools import partial
 from pathlib import Path
@@ -9,15 +8,6 @@ from typing import Annotated, Literal
 import typer
 
 from dilaserve.outputs import check_file, open_progress
-from dilaserve.profiling import measure_degrees
-from dilaserve.stack.options import read_integers
-from dilaserve.stack.probes import check_answers, postgres_answers
-from services.worker.model.model_loading import ModelChoice
-from services.worker.profile.profiler import full_plan
-from shared.logs import configure_logs
-from shared.model_files import default_model_name
-from shared.profile import LatencyProfile, write_profile
-from shared.urls import without_credentials
 
 EXAMPLE = "Example: dilaserve profile --model models/demo --tp 1,2 --out PROFILE.csv"
 
@@ -36,6 +26,18 @@ def profile(
 ) -> None:
     """Measure seconds per iteration by tokens in the batch, for recompute steps, cache steps and both together, and
     write PROFILE.csv."""
+    import asyncio  # noqa: PLC0415
+
+    from dilaserve.profiling import measure_degrees  # noqa: PLC0415
+    from dilaserve.stack.options import read_integers  # noqa: PLC0415
+    from dilaserve.stack.probes import check_answers, postgres_answers  # noqa: PLC0415
+    from services.worker.model.model_loading import ModelChoice  # noqa: PLC0415
+    from services.worker.profile.profiler import full_plan  # noqa: PLC0415
+    from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.model_files import default_model_name  # noqa: PLC0415
+    from shared.profile import LatencyProfile, write_profile  # noqa: PLC0415
+    from shared.urls import without_credentials  # noqa: PLC0415
+
     configure_logs("profile", level="warning")
     degrees = sorted(set(read_integers("--tp", tp)))
     check_file("--out", out)

@@ -4,22 +4,11 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from dilaserve.outputs import add_bar, check_directory, open_progress
-from dilaserve.prediction.collecting import collect, num_runs, open_engine, split
-from dilaserve.prediction.cost import cost_by_granularity
-from dilaserve.prediction.training_runs import read_prompts
-from dilaserve.stack.options import choose_cache, read_integers, read_thresholds
 from dilaserve.stack.up_options import Cache
-from services.predictor.model import StepPredictor
-from services.predictor.training import save_predictor, train
-from shared.logs import configure_logs
 from shared.messages.cell import DEFAULT_THRESHOLDS_TEXT
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH
-from shared.model_files import find_model
-from shared.text import TextModel
 
 EXAMPLE = (
     "Example: dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl "
@@ -48,6 +37,19 @@ def train_predictor(
 
     Each request runs at every threshold, once from its start and once from a state reached at changing thresholds.
     """
+    import msgspec  # noqa: PLC0415
+
+    from dilaserve.prediction.collecting import collect, num_runs, open_engine, split  # noqa: PLC0415
+    from dilaserve.prediction.cost import cost_by_granularity  # noqa: PLC0415
+    from dilaserve.prediction.training_runs import read_prompts  # noqa: PLC0415
+    from dilaserve.stack.options import choose_cache, read_integers, read_thresholds  # noqa: PLC0415
+    from services.predictor.model import StepPredictor  # noqa: PLC0415
+    from services.predictor.training import save_predictor, train  # noqa: PLC0415
+    from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.messages.requests import DEFAULT_BLOCK_LENGTH  # noqa: PLC0415
+    from shared.model_files import find_model  # noqa: PLC0415
+    from shared.text import TextModel  # noqa: PLC0415
+
     configure_logs("train-predictor", level="warning")
     candidates = read_thresholds(thresholds)
     directory = find_model(model)

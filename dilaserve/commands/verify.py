@@ -2,28 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
 from rich.table import Table
 
-from dilaserve.load.workload import read_requests
 from dilaserve.outputs import check_file, number, open_console, open_progress, percent
-from dilaserve.quality.benchmarks import download_gsm8k, read_benchmark
-from dilaserve.quality.published import PublishedFigures, published
-from dilaserve.quality.verification import Verification, VerifyQuestion, chat_questions, differences, raw_questions
-from dilaserve.quality.verification import verify as run
-from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.offline_decoder import DecodeOptions
-from services.worker.model.families import read_config
-from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, check_model, device_name, open_runner
 from shared.errors import BadInput, DilaserveError
-from shared.logs import configure_logs
 from shared.messages.cell import CacheName
-from shared.messages.requests import DEFAULT_BLOCK_LENGTH
-from shared.model_files import default_model_name
-from shared.text import TextModel
+
+if TYPE_CHECKING:
+    from dilaserve.quality.published import PublishedFigures
+    from dilaserve.quality.verification import Verification, VerifyQuestion
+    from shared.text import TextModel
 
 EXAMPLE = "Example: dilaserve verify --model GSAI-ML/LLaDA-8B-Instruct --questions 100"
 OUTPUT_TOKENS = 256
@@ -58,6 +50,25 @@ def verify(
 
     Exit status 1 if tokens per step differ by more than 10 %, or the accuracy by more than three standard errors.
     """
+    from dilaserve.quality.published import published  # noqa: PLC0415
+    from dilaserve.quality.verification import differences  # noqa: PLC0415
+    from dilaserve.quality.verification import verify as run  # noqa: PLC0415
+    from services.worker.engine.cache_mode import CacheMode  # noqa: PLC0415
+    from services.worker.engine.offline_decoder import DecodeOptions  # noqa: PLC0415
+    from services.worker.model.families import read_config  # noqa: PLC0415
+    from services.worker.model.model_loading import (  # noqa: PLC0415
+        NO_CACHE,
+        CacheSize,
+        ModelChoice,
+        check_model,
+        device_name,
+        open_runner,
+    )
+    from shared.logs import configure_logs  # noqa: PLC0415
+    from shared.messages.requests import DEFAULT_BLOCK_LENGTH  # noqa: PLC0415
+    from shared.model_files import default_model_name  # noqa: PLC0415
+    from shared.text import TextModel  # noqa: PLC0415
+
     configure_logs("verify", level="warning")
     check_file("--out", out)
     choice, name = ModelChoice(model, device, dtype, tp), default_model_name(model)
@@ -88,8 +99,12 @@ def verify(
         raise DilaserveError("; ".join(found))
 
 
-def _questions(data: Path | None, count: int, text: TextModel) -> tuple[str, Sequence[VerifyQuestion], int]:
+def _questions(data: Path | None, count: int, text: "TextModel") -> "tuple[str, Sequence[VerifyQuestion], int]":
     """The benchmark's name, its first questions, and its output length. Raises: BadInput."""
+    from dilaserve.load.workload import read_requests  # noqa: PLC0415
+    from dilaserve.quality.benchmarks import download_gsm8k, read_benchmark  # noqa: PLC0415
+    from dilaserve.quality.verification import chat_questions, raw_questions  # noqa: PLC0415
+
     if data is None:
         return "gsm8k", raw_questions(download_gsm8k(count), text), OUTPUT_TOKENS
     if data.is_dir():
@@ -101,7 +116,7 @@ def _questions(data: Path | None, count: int, text: TextModel) -> tuple[str, Seq
     return "rows", chat_questions(rows, text), max(lengths, default=OUTPUT_TOKENS)
 
 
-def _print(title: str, own: Verification, known: PublishedFigures | None) -> None:
+def _print(title: str, own: "Verification", known: "PublishedFigures | None") -> None:
     table = Table("", "here", "published", box=None, title=title, title_justify="left")
     tokens, accuracy, speed = (
         (None, None, None) if known is None else (known.tokens_per_step, known.accuracy, known.tokens_per_s)
