@@ -1,5 +1,6 @@
 """The `dilaserve` command: its sub-commands from dilaserve.commands, and their errors."""
 
+import ast
 import importlib
 import os
 import pkgutil
@@ -47,11 +48,12 @@ def build_app(words: Sequence[str] | None = None) -> typer.Typer:
     return app
 
 
-def _summary(module: str) -> str:
-    """The first line of a command's module, without the command's name."""
-    first_line = Path(commands.__path__[0], f"{module}.py").read_text(encoding="utf-8").partition("\n")[0]
-    text = first_line.strip('"').partition(": ")[2]
-    return text[:1].upper() + text[1:]
+def _summary(name: str) -> str:
+    """The first paragraph of a command's docstring, read without importing its module; for a group of commands, that of
+    the module."""
+    module = ast.parse(Path(commands.__path__[0], f"{name}.py").read_text(encoding="utf-8"))
+    command = next((each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == name), module)
+    return (ast.get_docstring(command) or "").partition("\n\n")[0]
 
 
 def main() -> None:

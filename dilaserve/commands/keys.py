@@ -1,4 +1,4 @@
-"""`dilaserve keys`: creates, lists and revokes API keys."""
+"""Create, list and revoke API keys (required by `dilaserve up --auth`)."""
 
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +18,7 @@ from shared.database.key_store import create_key, read_keys, revoke_key
 EXAMPLE = "Example: dilaserve keys create alice --requests-per-minute 60 --concurrency 8"
 MAX_LIMIT = 2**31 - 1  # of the database's integers
 
-keys = typer.Typer(help="Create, list and revoke API keys (required by `dilaserve up --auth`).")
+keys = typer.Typer(help=__doc__)
 
 DataDir = Annotated[Path, typer.Option(help="Data directory of a stack on this machine.")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="Database URL; default: the stack's.")]
