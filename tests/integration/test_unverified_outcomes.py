@@ -7,7 +7,7 @@ import pytest
 from services.scheduler.io import outcome_store
 from services.scheduler.io.outcome_store import OutcomeStore
 from shared.bus import direct_reads
-from shared.bus.client import Bus
+from shared.bus.client import HEADER_BYTES, Bus
 from shared.bus.clock import BusClock
 from shared.bus.codec import is_json
 from shared.messages.requests import Outcome, OutcomeStatus
@@ -93,3 +93,16 @@ async def test_a_marked_outcome_keeps_its_encoding(bus: Bus, outcomes: OutcomeSt
     stream = bus.subjects.stream("OUTCOMES")
     found = [await bus.js.get_last_msg(stream, bus.subjects.outcomes(name)) for name in ("json", "msgpack")]
     assert [is_json(each.data or b"") for each in found] == [True, False]
+
+
+async def test_an_outcome_that_is_too_large_with_its_mark_does_not_stop_the_others(
+    bus: Bus, outcomes: OutcomeStore
+) -> None:
+    await store(bus, "some", "bad", text="x" * 70_000)
+    stored = await bus.js.get_last_msg(bus.subjects.stream("OUTCOMES"), bus.subjects.outcomes("some"))
+    room = bus.nc.max_payload - HEADER_BYTES - len(stored.data or b"")
+    await store(bus, "full", "bad", text="x" * (70_000 + room))
+    await store(bus, "last", "bad")
+    outcomes.distrust("bad", 1e300)
+    await outcomes.drain()
+    assert await marked(bus, "some", "full", "last") == [True, False, True]

@@ -10,6 +10,7 @@ from nats.js.api import RawStreamMsg
 from shared.bus.client import Bus, try_decode
 from shared.bus.codec import is_json
 from shared.bus.direct_reads import stream_pages
+from shared.errors import BadInput
 from shared.messages.requests import Outcome
 from shared.retry import retry
 
@@ -33,5 +34,9 @@ async def _mark(bus: Bus, instance_id: str, message: RawStreamMsg) -> bool:
     if outcome is None or outcome.unverified or outcome.stats is None or instance_id not in outcome.stats.instances:
         return False
     subject, json = str(message.subject), is_json(message.data or b"")
-    await retry(partial(bus.store, subject, replace(outcome, unverified=True), json=json))
+    try:
+        await retry(partial(bus.store, subject, replace(outcome, unverified=True), json=json))
+    except BadInput as too_large:
+        log.warning("outcome not marked", request_id=outcome.request_id, error=too_large.message)
+        return False
     return True
