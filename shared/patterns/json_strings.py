@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -108,10 +107,13 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
 @lru_cache(256)
 def _counted(pattern: str) -> tuple[PatternAutomaton, int] | None:
     """The strings of a pattern without its limit, and their most characters (see `without_limit`)."""
-    with suppress(BadInput):  # of which `searched` makes an error
+    try:
         found = without_limit(read_regex(with_whole_characters(pattern), CODES, escaped=True), is_searched=True)
         return (of_regex(found[0]), found[1]) if found is not None else None
-    return None
+    except TooLarge:  # not cached, as None would be: a larger budget may be enough
+        raise
+    except BadInput:  # of which `searched` makes an error
+        return None
 
 
 @lru_cache(64)

@@ -16,8 +16,9 @@ SPACES = re.compile(r"(?:\s|#.*)+")
 OPERATORS = ("&&", "--", "~~")  # of sets: in both, in the first alone, in one of them
 OTHER_CASES = ((0x212A, 0x212A), (0x17F, 0x17F))  # other letters that are k and s in lower case
 MAX_NESTING = 100
-Flags = frozenset[str]  # i: letters of both cases; m: ^ and $ are those of lines; s: a dot also matches line ends;
-# x: spaces and comments count for nothing
+# i: letters of both cases; m: ^ and $ are those of lines; s: a dot also matches line ends; x: spaces and comments count
+# for nothing
+Flags = frozenset[str]
 
 
 class CharacterReader:

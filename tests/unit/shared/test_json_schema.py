@@ -12,7 +12,7 @@ import pytest
 
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
-from shared.patterns.compile_budget import SMALL, BudgetExceeded, limited_to
+from shared.patterns.compile_budget import SMALL, Budget, BudgetExceeded, limited_to
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
 from shared.patterns.json_strings import FORMATS
 from shared.patterns.part_automaton import automaton_of
@@ -354,6 +354,13 @@ def test_a_pattern_with_many_states_is_written(pattern: str, accepted: list[str]
     automaton = automaton_of(schema_part({"type": "string", "pattern": pattern}))
     assert [automaton.accepts(json.dumps(text, ensure_ascii=False)) for text in accepted] == [True] * len(accepted)
     assert not any(automaton.accepts(json.dumps(text, ensure_ascii=False)) for text in refused)
+
+
+def test_a_pattern_is_written_that_exceeded_a_smaller_budget() -> None:
+    schema = {"type": "string", "pattern": r"^\p{Lt}[\p{L}\p{Sc}]{0,600}$"}
+    with limited_to(Budget(10)), pytest.raises(BudgetExceeded):
+        schema_part(schema)
+    assert automaton_of(schema_part(schema)).accepts('"ǅ' + "я" * 600 + '"')
 
 
 def test_a_pattern_of_names_takes_linear_time() -> None:
