@@ -12,9 +12,10 @@ from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE, NO_WORD_ED
 # Kinds of the character before a place, beside BEGIN and BEGIN_LINE: another character, that of a word, one that is not
 # ASCII, or the backslash of a character that JSON escapes, which is in no word
 OTHER, WORD, WIDE, ESCAPE = range(4)
-# Kinds that anchors ask for after it, beside END and END_LINE
+# Kinds that anchors ask for after the place, beside END and END_LINE. Two of STRICTNESS ask for the stricter one, which
+# fulfils both; none of them fulfils A_WORD.
 ANYTHING, NO_WORD, A_WORD = range(3)
-STRICTER = {ANYTHING: 0, NO_WORD: 1, END_LINE: 2, END: 3}
+STRICTNESS = {ANYTHING: 0, NO_WORD: 1, END_LINE: 2, END: 3}
 NEWLINE, BACKSLASH = 10, 92
 WORD_BYTES = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
 
@@ -52,10 +53,9 @@ def without_anchors(network: Network, start: int, end: int) -> tuple[Network, in
                 if (after := _after_anchor(low, before, wanted)) is not None:
                     found.empty[own].append(number(target, before, after))
                 continue
-            for kind, least, most in _kinds(low, high, has_words=has_words):
+            for kind, least, most in _kinds(low, high, has_words=has_words, is_escaped=network.is_escaped):
                 if _fulfils(kind, wanted):
-                    is_escape = network.is_escaped and has_words and least == BACKSLASH and before != ESCAPE
-                    then = ESCAPE if is_escape else OTHER if before == ESCAPE else kind
+                    then = OTHER if before == ESCAPE else kind
                     found.edges[own].append((least, most, number(target, then, ANYTHING)))
     return found, first, ends
 
@@ -70,30 +70,24 @@ def _after_anchor(anchor: int, before: int, wanted: int) -> int | None:
         anchor = A_WORD if (before == WORD) != (anchor == WORD_EDGE) else NO_WORD
     if A_WORD in {anchor, wanted}:
         return A_WORD if {anchor, wanted} <= {A_WORD, ANYTHING} else None
-    return max(anchor, wanted, key=STRICTER.__getitem__)
+    return max(anchor, wanted, key=STRICTNESS.__getitem__)
 
 
 def _fulfils(kind: int, wanted: int) -> bool:
     """Whether a byte of this kind is what is wanted."""
     if wanted == NO_WORD:
-        return kind in {OTHER, BEGIN_LINE}
+        return kind in {OTHER, ESCAPE, BEGIN_LINE}
     return wanted == ANYTHING or (wanted, kind) in {(A_WORD, WORD), (END_LINE, BEGIN_LINE)}
 
 
-def _kinds(low: int, high: int, *, has_words: bool) -> Iterator[tuple[int, int, int]]:
-    """The ranges of bytes of one kind, each after its kind."""
-    cuts = WORD_CUTS if has_words else LINE_CUTS
-    for first, stop in pairwise([low, *(cut for cut in cuts if low < cut <= high), high + 1]):
-        yield _kind(first) if has_words or first == NEWLINE else OTHER, first, stop - 1
+def _kinds(low: int, high: int, *, has_words: bool, is_escaped: bool) -> Iterator[tuple[int, int, int]]:
+    """The ranges of bytes of one kind, each after its kind. Without words, only the ends of lines differ."""
+    kinds = (KINDS_IN_JSON if is_escaped else KINDS) if has_words else LINE_KINDS
+    cuts = (byte for byte in range(low + 1, high + 1) if kinds[byte] != kinds[byte - 1])
+    for first, stop in pairwise([low, *cuts, high + 1]):
+        yield kinds[first], first, stop - 1
 
 
-def _kind(byte: int) -> int:
-    if byte == NEWLINE:
-        return BEGIN_LINE
-    return WIDE if byte >= 0x80 else WORD if byte in WORD_BYTES else OTHER
-
-
-LINE_CUTS = (NEWLINE, NEWLINE + 1)
-WORD_CUTS = tuple(
-    byte for byte in range(1, BYTES) if _kind(byte) != _kind(byte - 1) or byte in {BACKSLASH, BACKSLASH + 1}
-)
+LINE_KINDS = [BEGIN_LINE if byte == NEWLINE else OTHER for byte in range(BYTES)]
+KINDS = [WIDE if byte >= 0x80 else WORD if byte in WORD_BYTES else LINE_KINDS[byte] for byte in range(BYTES)]
+KINDS_IN_JSON = [ESCAPE if byte == BACKSLASH else KINDS[byte] for byte in range(BYTES)]
