@@ -66,7 +66,8 @@ class BatchRunner:
 
     async def _serve(self, batch: Batch, lines: AsyncIterator[Line]) -> list[LineResult]:
         """The results of all lines, or of those served before the batch was cancelled or expired, by any gateway."""
-        server = LineServer(self._context, batch, self._invalid_line_lock, self._is_stopped(batch))
+        handled = batch.completed + batch.failed + MAX_IN_FLIGHT  # lines of an earlier gateway, at most
+        server = LineServer(self._context, batch, self._invalid_line_lock, self._is_stopped(batch), handled)
         results: list[LineResult] = []
         numbers, reading = itertools.count(), asyncio.Lock()
 
@@ -84,7 +85,8 @@ class BatchRunner:
             pending = set(workers)
             while pending:
                 _, pending = await asyncio.wait(workers, timeout=SAVE_S)
-                batch = await self._context.batches.set(batch.batch_id, _counts(results))
+                counts = {name: max(count, getattr(batch, name)) for name, count in _counts(results).items()}
+                batch = await self._context.batches.set(batch.batch_id, counts)  # not below those of an earlier gateway
                 if batch.ended or (self._is_stopped(batch) and not server.is_stopped):
                     server.cancel_requests = True
                     break

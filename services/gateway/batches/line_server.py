@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass
 
 from msgspec.structs import replace
+from pydantic import ValidationError
 from starlette.datastructures import Headers
 
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.errors import as_api_error, log_internal_error
+from services.gateway.api.plan import BodyPlan
 from services.gateway.api.replies_and_chunks import Json
 from services.gateway.api.request_body import MAX_BODY_BYTES, too_large
 from services.gateway.batches.batch_lines import BODIES, Line, LineResult
@@ -17,6 +19,7 @@ from services.gateway.errors import ApiError, check_completed
 from services.gateway.inflight import BATCH_OWNER
 from services.gateway.model_cells import ModelCells
 from shared.api_keys import ANONYMOUS
+from shared.errors import BadInput
 from shared.messages.gateway import Batch
 from shared.messages.requests import Outcome, OutcomeStatus, Request
 from shared.retry import retry
@@ -35,7 +38,8 @@ class LineServer:
     _context: AppContext
     _batch: Batch
     _invalid_line_lock: asyncio.Lock  # of all batches: the gateway reads one invalid line per INVALID_LINE_PAUSE_S
-    is_stopped: bool = False  # whether no line is sent any more: only those that an earlier gateway sent have results
+    is_stopped: bool  # whether no line is sent any more: only those of an earlier gateway have results
+    _handled: int  # lines of an earlier gateway, at most: the first ones
     cancel_requests: bool = False  # whether `serve`, when cancelled, also cancels its request
 
     async def serve(self, number: int, line: Line) -> LineResult | None:
@@ -45,7 +49,7 @@ class LineServer:
         reply: Json | ApiError
         try:
             async with self._context.bodies.room(len(bytes(line.body))):
-                reply = await retry(lambda: self._reply(line, request_id), wait_initial_s=RETRY_S)
+                reply = await retry(lambda: self._reply(number, line, request_id), wait_initial_s=RETRY_S)
         except _NotSent:
             return None
         except Exception as error:
@@ -55,19 +59,19 @@ class LineServer:
             reply = as_api_error(error)
         return LineResult(number, line, request_id, reply)
 
-    async def _reply(self, line: Line, request_id: str) -> Json:
-        """Raises: any error of the line; ApiError if the request is not completed; RetryLater."""
-        if len(bytes(line.body)) > MAX_BODY_BYTES:
-            raise too_large(MAX_BODY_BYTES)
-        sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
-        owner = dataclasses.replace(ANONYMOUS, key_id=self._batch.owner)
+    async def _reply(self, number: int, line: Line, request_id: str) -> Json:
+        """Raises: any error of the line; ApiError if the request is not completed; _NotSent; RetryLater."""
         start_s, left_s = time.perf_counter(), max(1.0, self._batch.expires_s - self._context.batches.now_s())
-        body, model, plan = await self._context.plan(sent, Headers(), owner)
-        if len(plan.requests) > 1:
-            raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
+        try:
+            model, plan = await self._plan(line)
+        except (ApiError, BadInput, ValidationError):
+            if not self.is_stopped or number < self._handled:
+                raise
+            await asyncio.sleep(0)  # a stopped batch may have many such lines
+            raise _NotSent from None
         [request], ends = plan.requests, plan.outcomes
         replies, form_field = plan.wanted.replies(request_id, 0.0), plan.wanted.form_field
-        del sent, body, plan  # they may take much memory, and the request much time
+        del plan  # it may take much memory, and the request much time
         if ends:
             outcome = replace(ends[0], request_id=request_id)
         else:
@@ -76,6 +80,17 @@ class LineServer:
             outcome = await self._outcome(model, replace(request, stream=False, guesses=False, **own), start_s, left_s)
         check_completed(outcome, form_field)
         return replies.whole([outcome]) | {"created": int(outcome.arrival_s)}
+
+    async def _plan(self, line: Line) -> tuple[ModelCells, BodyPlan]:
+        """The plan of the line's request, and the cells that serve its model. Raises: any error of the line."""
+        if len(bytes(line.body)) > MAX_BODY_BYTES:
+            raise too_large(MAX_BODY_BYTES)
+        sent = BODIES[self._batch.endpoint].model_validate_json(bytes(line.body))
+        owner = dataclasses.replace(ANONYMOUS, key_id=self._batch.owner)
+        _, model, plan = await self._context.plan(sent, Headers(), owner)
+        if len(plan.requests) > 1:
+            raise ApiError(400, "a line of a batch has one prompt and n: 1", param="n", code="unsupported_value")
+        return model, plan
 
     async def _outcome(self, model: ModelCells, request: Request, start_s: float, left_s: float) -> Outcome:
         """The outcome of the request, or of the same one that was published before. Raises: _NotSent; RetryLater."""

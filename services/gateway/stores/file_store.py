@@ -85,8 +85,9 @@ class FileStore:
                 await file.write(row)
             return await _finish(file, filename, purpose, owner)
 
-    async def get(self, file_id: str, owner: str) -> FileObject:
-        return _describe(*await self._find(file_id, owner))
+    async def get(self, file_id: str, owner: str, param: str = "file_id") -> FileObject:
+        """`param`: the client's field with the id, which an error names."""
+        return _describe(*await self._find(file_id, owner, param))
 
     async def content(self, file_id: str, owner: str) -> tuple[int, AsyncIterator[bytes]]:
         """A file's size and content, of which each chunk is read when it is asked for, the first one at once."""
@@ -123,12 +124,12 @@ class FileStore:
         if size > self._max_bytes:
             raise _no_room(f"the files of this key would have {size} bytes; its maximum is {self._max_bytes}")
 
-    async def _find(self, file_id: str, owner: str) -> tuple[ObjectInfo, StoredFile]:
-        async with self._open(file_id) as store:
+    async def _find(self, file_id: str, owner: str, param: str = "file_id") -> tuple[ObjectInfo, StoredFile]:
+        async with self._open(file_id, param) as store:
             info = await store.get_info(file_id)
         stored = _read(info)
         if stored is None or stored.owner != owner:
-            raise not_found("file", file_id, "file_id")
+            raise not_found("file", file_id, param)
         return info, stored
 
     @asynccontextmanager
@@ -145,7 +146,7 @@ class FileStore:
                 raise
 
     @asynccontextmanager
-    async def _open(self, file_id: str) -> AsyncIterator[ObjectStore]:
+    async def _open(self, file_id: str, param: str = "file_id") -> AsyncIterator[ObjectStore]:
         """The object store, for one operation on a file. Raises: ApiError 404 if the block does not find the file;
         RetryLater if the bus fails or ACCESS_TIMEOUT_S passes."""
         bus = self._connection.bus
@@ -155,7 +156,7 @@ class FileStore:
                 try:
                     yield store
                 except NotFoundError:
-                    raise not_found("file", file_id, "file_id") from None
+                    raise not_found("file", file_id, param) from None
 
 
 async def _finish(file: ObjectWriter, filename: str, purpose: str, owner: str) -> FileObject:

@@ -8,8 +8,10 @@ import hashlib
 import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
-from nats.js.api import Header, ObjectInfo, ObjectMetaOptions
+from nats.js.api import Header, ObjectInfo, ObjectMetaOptions, RawStreamMsg
+from nats.js.errors import NotFoundError
 from nats.js.kv import MSG_ROLLUP_SUBJECT
 from nats.js.object_store import (
     OBJ_CHUNKS_PRE_TEMPLATE,
@@ -19,9 +21,10 @@ from nats.js.object_store import (
     OBJ_STREAM_TEMPLATE,
 )
 
+from services.gateway.errors import ApiError
 from shared.bus.client import Bus
 from shared.bus.direct_reads import read_direct
-from shared.errors import RetryLater
+from shared.bus.errors import bus_errors
 
 
 class ObjectWriter:
@@ -77,19 +80,29 @@ class ObjectWriter:
 async def read_chunks(bus: Bus, info: ObjectInfo) -> AsyncIterator[bytes]:
     """The chunks of an object, each read when it is asked for, but the first one at once, before an empty one.
 
-    Raises: RetryLater if a chunk is not there, such as in an object that is being deleted, or the bus does not answer.
+    Raises: ApiError 404 if a chunk is not there or is damaged; RetryLater if the bus does not answer.
     """
+    lost = ApiError(404, "the content of the file is lost: upload it again", param="file_id", code="not_found")
     stream = OBJ_STREAM_TEMPLATE.format(bucket=info.bucket)
     subject = OBJ_CHUNKS_PRE_TEMPLATE.format(bucket=info.bucket, obj=info.nuid)
     sha, start = hashlib.sha256(), 1
     for number in range(info.chunks or 0):
-        found, _ = await read_direct(bus, stream, {"seq": start, "next_by_subj": subject, "batch": 1})
-        if not found:
-            raise RetryLater("a part of the file is missing")
-        sha.update(found[0].data or b"")
-        start = (found[0].seq or 0) + 1
+        if (chunk := await _next_chunk(bus, stream, subject, start)) is None:
+            raise lost
+        sha.update(chunk.data or b"")
+        start = (chunk.seq or 0) + 1
         if not number:
             yield b""
-        yield found[0].data or b""
+        yield chunk.data or b""
     if info.digest != OBJ_DIGEST_TEMPLATE.format(digest=base64.urlsafe_b64encode(sha.digest()).decode()):
-        raise RetryLater("the file is damaged")
+        raise lost
+
+
+async def _next_chunk(bus: Bus, stream: str, subject: str, start: int) -> RawStreamMsg | None:
+    """The first chunk from the sequence `start` on. A server that does not have it yet is not the last to be asked."""
+    found, _ = await read_direct(bus, stream, {"seq": start, "next_by_subj": subject, "batch": 1})
+    if found:
+        return found[0]
+    with bus_errors("read the file"), suppress(NotFoundError):
+        return await bus.js.get_msg(stream, seq=start, subject=subject, next=True)  # of the stream's leader
+    return None

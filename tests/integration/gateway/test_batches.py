@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 import openai
 import pytest
+from nats.aio.msg import Msg
 from openai.types import Batch
 
 from services.gateway.batches import line_server
@@ -17,6 +18,8 @@ from services.gateway.bus_connection import BusConnection
 from services.gateway.settings import GatewaySettings
 from services.gateway.stores.batch_store import BatchStore
 from shared.bus.client import Bus
+from shared.bus.codec import decode
+from shared.messages.gateway import Batch as StoredBatch
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, ONE_CELL, OWN_CELL, RunningGateway, claim_of, ready, running
@@ -102,6 +105,9 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(gatewa
         assert (await api.files.delete(done.input_file_id)).deleted
         with pytest.raises(openai.NotFoundError):
             await api.files.retrieve(done.input_file_id)
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await api.batches.create(input_file_id="file-x", endpoint=ENDPOINT, completion_window="24h")
+        assert unknown.value.param == "input_file_id"
 
 
 @OWN_CELL
@@ -182,6 +188,53 @@ async def test_a_batch_that_is_stopped_while_no_gateway_runs_keeps_the_lines_ser
         rows = await rows_of(api, done.output_file_id)
     assert (done.status, len(rows), done.error_file_id) == (status, MAX_IN_FLIGHT, None)
     assert {row["id"] for row in rows} == sent == {request.request_id for request in scheduler.requests}
+
+
+@OWN_CELL
+async def test_the_counts_of_a_batch_do_not_fall_while_it_is_resumed(
+    settings: GatewaySettings,
+    text: TextModel,
+    scheduler: AnsweringScheduler,
+    batches: BatchStore,
+    bus: Bus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.gateway.batches.batch_runner.SAVE_S", 0.0)
+    scheduler.hold = asyncio.Event()
+    async with ready(settings, text) as first, first.openai() as api:
+        batch = await submit(api, *(line(i) for i in range(3)))
+        sent = {await scheduler.received() for _ in range(3)}
+    scheduler.hold.set()
+    await reached(lambda: scheduler.ended == sent)
+    await batches.set(batch.id, {"completed": 2})
+    stored = list[int]()
+
+    async def note(msg: Msg) -> None:
+        stored.append(decode(msg.data, StoredBatch).completed)
+
+    await bus.nc.subscribe(f"$KV.{bus.subjects.batches_bucket}.{batch.id}", cb=note)
+    async with ready(settings, text) as second, second.openai() as api:
+        await ended(api, batch.id)
+        await reached(lambda: stored[-1:] == [3])
+    assert min(stored) >= 2
+
+
+@OWN_CELL
+async def test_a_cancelled_batch_reports_only_the_invalid_lines_that_were_read_before(
+    settings: GatewaySettings, text: TextModel, scheduler: AnsweringScheduler, batches: BatchStore
+) -> None:
+    async with ready(settings, text) as first, first.openai() as api:
+        batch = await submit(api, *(line(i, temperature=9) for i in range(3000)))
+        found = await eventually(
+            lambda: api.batches.retrieve(batch.id), lambda found: found.request_counts and found.request_counts.failed
+        )
+    await batches.cancel(batch.id, "")
+    async with ready(settings, text) as second, second.openai() as api:
+        done = await ended(api, batch.id)
+        rows = await rows_of(api, done.error_file_id)
+    assert found.request_counts is not None
+    assert done.request_counts is not None
+    assert found.request_counts.failed <= done.request_counts.failed == len(rows) < 1000
 
 
 @OWN_CELL  # as the bus keeps the second message for a while
@@ -283,16 +336,21 @@ async def test_a_batch_leaves_room_for_interactive_requests(
         assert (await ended(api, batch.id)).status == "completed"
 
 
-async def test_a_file_that_is_being_deleted_is_refused_at_once(gateway: RunningGateway) -> None:
+async def test_a_file_whose_content_is_lost_is_not_found_and_fails_its_batch(gateway: RunningGateway) -> None:
     bus = gateway.scheduler.bus
     async with gateway.openai() as api:
         file = await api.files.create(file=("in.jsonl", b"{}"), purpose="batch")
         store = await bus.js.object_store(bus.subjects.files_store)
         chunks = f"$O.{bus.subjects.files_store}.C.{(await store.get_info(file.id)).nuid}"
-        await bus.js.purge_stream(f"OBJ_{bus.subjects.files_store}", subject=chunks)  # as deleting begins
-        with pytest.raises(openai.InternalServerError) as refusal:
+        await bus.js.purge_stream(f"OBJ_{bus.subjects.files_store}", subject=chunks)
+        with pytest.raises(openai.NotFoundError) as lost:
             await api.files.content(file.id)
-        assert refusal.value.status_code == 503
+        assert "upload it again" in lost.value.message
+        batch = await api.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+        failed = await ended(api, batch.id)
+    assert failed.status == "failed"
+    assert failed.errors is not None
+    assert ["upload it again" in error.message for error in failed.errors.data or [] if error.message] == [True]
 
 
 async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(gateway: RunningGateway) -> None:

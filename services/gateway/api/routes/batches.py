@@ -150,7 +150,7 @@ def batch_routes(context: AppContext) -> APIRouter:
         owner = key_of(http).key_id
         async with read_body(http, BatchBody, context.bodies) as body:
             response.headers.update(ignored_header(body))
-            await context.files.get(body.input_file_id, owner)
+            await context.files.get(body.input_file_id, owner, "input_file_id")
             batch = await context.batches.create(owner, body.endpoint, body.input_file_id, body.metadata or {})
         return batch_object(batch)
 
