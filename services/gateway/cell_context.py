@@ -50,7 +50,7 @@ class CellContext:
         await self.readiness.subscribe(bus)
         self.connection.watch.follow(partial(self.readiness.probe, bus))
         self.connection.watch.follow(partial(self.inflight.keep, bus))
-        background = [self.connection.watch.run(), report_health(bus, "gateway")]
+        background = [self.connection.watch.run(), self.readiness.instances.run(), report_health(bus, "gateway")]
         await run_together([*background, self.monitor.read_recent(bus), *(use(bus) for use in uses)])
 
     async def unfinished(self, query: UnfinishedQuery) -> UnfinishedRequests:

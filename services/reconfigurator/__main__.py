@@ -89,7 +89,7 @@ async def plan(bus: Bus, engine: AsyncEngine, settings: ReconfiguratorSettings, 
     await instances.start(bus)
     workload = RecentWorkload(bus, watch.clock, engine, instances, profile)
     counting = follow_wanted_gpus(workload, planner, metrics, settings)
-    background = [watch.run(), counting, publish_stats(bus, settings)]
+    background = [watch.run(), instances.run(), counting, publish_stats(bus, settings)]
     if settings.launcher == "none":
         await run_together(background)
         return

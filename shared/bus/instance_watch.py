@@ -19,6 +19,7 @@ VOLATILE = (  # fields that a busy instance changes with every heartbeat
     "heartbeat", "requests", "draining_s", "unverified_s", "memory_bytes",
     "used_cache_tokens", "used_prefix_tokens", "wanted_tokens", "cached_tokens",
 )  # fmt: skip
+STALL_S = HEARTBEAT_S  # time without a look, while `run` runs, after which this process was stalled
 REPLACED_TTL_S = 2 * HEARTBEAT_S  # silence after which an instance is lost if a newer one has its name
 
 
@@ -31,7 +32,8 @@ class _Known:
 
 @dataclass(slots=True, kw_only=True)
 class InstanceWatch:
-    """The instances that were renewed within INSTANCE_TTL_S. Time without a connection to the bus does not count.
+    """The instances that were renewed within INSTANCE_TTL_S. Time without a connection to the bus does not count,
+    nor, while `run` runs, time in which this process was stalled, such as on a machine that is paused.
 
     A heartbeat is a message on the bucket's own subject. A plain subscription receives one from every instance within
     HEARTBEAT_S and continues after a reconnect; a watcher of the bucket does not.
@@ -43,6 +45,9 @@ class InstanceWatch:
     clock: Callable[[], float] = time.monotonic  # seconds
     is_connected: Callable[[], bool] = lambda: True  # to the bus
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
+    _looked_s: float | None = field(
+        default=None, init=False
+    )  # clock seconds of the last look; None: `run` does not run
 
     async def start(self, bus: Bus) -> None:
         """Subscribe to the heartbeats."""
@@ -51,6 +56,7 @@ class InstanceWatch:
 
     async def run(self) -> None:
         """Report lost instances until cancelled."""
+        self._looked_s = self.clock()
         while True:
             await asyncio.sleep(HEARTBEAT_S / 4)
             self._expire()
@@ -82,6 +88,10 @@ class InstanceWatch:
 
     def _expire(self) -> None:
         now_s, newest_s = self.clock(), dict[str, float]()
+        if self._looked_s is not None:
+            stalled_s, self._looked_s = now_s - self._looked_s, now_s
+            for known in self._known.values() if stalled_s > STALL_S else ():
+                known.renewed_s += stalled_s
         if not self.is_connected():
             for known in self._known.values():
                 known.renewed_s = now_s

@@ -88,7 +88,9 @@ async def test_requests_that_match_the_document_get_the_documented_replies(
 
 
 def _try(operation: Any, examples: int) -> None:
-    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    @settings(
+        max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    )
     @given(case=st.one_of(operation.as_strategy(), operation.as_strategy(schemathesis.GenerationMode.NEGATIVE)))
     def answers_as_declared(case: Any) -> None:
         case.call_and_validate(checks=CHECKS)

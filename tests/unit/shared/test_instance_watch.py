@@ -1,5 +1,6 @@
 """Presence of instances by their heartbeats."""
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -7,9 +8,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.bus.codec import encode
-from shared.bus.instance_watch import REPLACED_TTL_S, InstanceWatch
+from shared.bus.instance_watch import REPLACED_TTL_S, STALL_S, InstanceWatch
 from shared.bus.subjects import INSTANCE_TTL_S
 from shared.messages.instances import InstanceState
+from shared.tasks import cancel
 from tests.builders import instance, model_card
 
 
@@ -68,6 +70,21 @@ async def test_silence_counts_from_the_reconnect_to_the_bus() -> None:
     assert cell.present() == ["i-1"]
     cell.now_s += 0.1
     assert cell.present() == []
+
+
+async def test_time_in_which_the_watch_itself_was_stalled_does_not_count() -> None:
+    cell = Cell()
+    running = asyncio.create_task(cell.watch.run())
+    await asyncio.sleep(0)  # until it runs
+    await cell.heartbeat("i-1")
+    cell.now_s += 2 * INSTANCE_TTL_S
+    assert cell.present() == ["i-1"]
+    for _ in range(int(INSTANCE_TTL_S / STALL_S)):
+        cell.now_s += STALL_S
+        assert cell.present() == ["i-1"]
+    cell.now_s += 0.1
+    assert cell.present() == []
+    await cancel([running])
 
 
 async def test_two_live_instances_of_one_name_both_keep_the_whole_ttl() -> None:
