@@ -10,6 +10,7 @@ from shared.messages.numbers import Finite
 
 MAX_OUTPUT_TOKENS = 8192  # limit of one request; the model's own limit is usually lower
 DEFAULT_BLOCK_LENGTH, MAX_BLOCK_LENGTH = 32, 1024
+MAX_STOPS, MAX_STOP_LENGTH = 64, 1000  # of one request, and characters of each
 MAX_STOP_TOKENS = 128  # of one request
 MAX_BIASED_TOKENS = 1024  # of one request
 MAX_TOP_LOGPROBS = 20
@@ -92,7 +93,9 @@ class Request(Sampling, frozen=True, kw_only=True, omit_defaults=True):
     # Tokens of the block change to one whose probability is higher; 1: none changes; None: as the cell has it
     edit_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None: derived from the id
-    stop: list[str] = []
+    stop: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=MAX_STOP_LENGTH)]], msgspec.Meta(max_length=MAX_STOPS)
+    ] = []
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] = []  # each ends the text
     ignore_eos: bool = False  # end-of-text tokens do not end the text
     # A regular expression (Rust's regex syntax) that the whole text must match, or an automaton as `PatternAutomaton`

@@ -25,7 +25,7 @@ from shared.bus.client import Bus
 from shared.bus.codec import decode, encode
 from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint
-from shared.messages.requests import Arrival, Outcome, OutcomeError, OutcomeStatus, Request
+from shared.messages.requests import MAX_STOPS, Arrival, Outcome, OutcomeError, OutcomeStatus, Request
 from shared.messages.versions import FIRST_VERSION, VERSION
 from shared.pinned import FREE
 from shared.text import TextModel
@@ -393,6 +393,7 @@ INVALID_TOKENS: list[tuple[str, Any, str]] = [
     ("pinned", pack_int32([FREE, 100_000]), "pinned must be -1 or in 0..259, and not the mask token"),
     ("pinned", pack_int32([FREE, -2]), "pinned must be -1 or in 0..259, and not the mask token"),
     ("stop_token_ids", [260], "in 0..259"),
+    ("stop", ["."] * (MAX_STOPS + 1), f"of length <= {MAX_STOPS}"),
 ]
 NO_CANVASES: list[tuple[str, Any, str]] = [
     ("pattern", "[0-9]+", "it takes no form of the text; leave it out"),

@@ -6,11 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
+from services.gateway.api.field_types import as_on_bus
 from services.gateway.api.text_forms import KINDS, Form, form_of
 
 MAX_GRAMMAR_LENGTH = 100_000  # characters
 
-Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=1000, fail_fast=True)]
+Choices = Annotated[
+    list[Annotated[str, as_on_bus("choices", "item_type")]], as_on_bus("choices", min_length=1, fail_fast=True)
+]
 Grammar = Annotated[str, Field(max_length=MAX_GRAMMAR_LENGTH)]
 
 

@@ -7,18 +7,32 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BeforeValidator,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from services.gateway.api.base_models import Lenient, OfModel, unsupported, unsupported_field, wrong_field
 from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.field_types import (
+    MAX_CHOICES,
+    NO_LIMIT,
+    STRING_AS_LIST,
+    BlockLength,
+    LogitBias,
+    MaxTokens,
+    Penalty,
+    Priority,
+    Prompts,
+    Seed,
+    Share,
+    SloMs,
+    StopStrings,
+    StopTokens,
+    Temperature,
+    TemplateOptions,
+    Threshold,
+    TopLogprobs,
+    also,
+    as_on_bus,
+)
 from services.gateway.api.form_fields import TextForms
 from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlanner
@@ -28,93 +42,10 @@ from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.models import ToolCall, Tools, WithToolChoice
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion
-from shared.messages.requests import (
-    MAX_BIASED_TOKENS,
-    MAX_BLOCK_LENGTH,
-    MAX_OUTPUT_TOKENS,
-    MAX_STOP_TOKENS,
-    MAX_TOP_LOGPROBS,
-    Request,
-)
+from shared.messages.requests import Request
 from shared.text import TextModel
 
-MAX_SLO_MS = 24 * 3600 * 1000
 MIN_SLO_S = 1e-6  # of a request; a shorter one could become 0
-MAX_STOPS = 64
-MAX_STOP_LENGTH = 1000  # characters
-MAX_CHOICES = 128  # of one body: prompts times `n`
-# Variables of chat templates that are not options
-OF_CONVERSATION = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
-
-Priority = Annotated[int, Field(ge=-100, le=100)]
-SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
-Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-BiasedToken = Annotated[int, Field(ge=0, lt=2**31, strict=False)]  # names in JSON are texts
-Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
-Threshold = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-BlockLength = Annotated[int, Field(ge=1, le=MAX_BLOCK_LENGTH)]
-StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)]
-# -1: as many as the model has room for
-NO_LIMIT = BeforeValidator(lambda limit: MAX_OUTPUT_TOKENS if type(limit) is int and limit == -1 else limit)
-MaxTokens = Annotated[int, Field(ge=1), NO_LIMIT]
-
-
-def also(name: str, other: str) -> Any:
-    """A field that clients also send under another name."""
-    return Field(validation_alias=AliasChoices(name, other))
-
-
-def at_most(count: int) -> BeforeValidator:
-    """Refuses an object with more items before each is checked."""
-
-    def check(items: Any) -> Any:
-        if isinstance(items, dict) and len(items) > count:
-            raise unsupported(f"must have at most {count} items")
-        return items
-
-    return BeforeValidator(check)
-
-
-LogitBias = Annotated[dict[BiasedToken, Bias], at_most(MAX_BIASED_TOKENS)]
-Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16), at_most(16)
-]
-
-
-def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Raises: PydanticCustomError for a variable of the chat template that other fields give."""
-    given = next((name for name in options if name in OF_CONVERSATION), None)
-    if given is not None:
-        raise unsupported(f"must not have {given!r}, which the request's other fields give")
-    return options
-
-
-TemplateOptions = Annotated[dict[str, Any], AfterValidator(check_template_options)]
-
-
-def _prompts(prompt: Any) -> Any:
-    """Check a prompt, or a list of prompts; a list of one is unwrapped."""
-    if not isinstance(prompt, list) or not prompt or type(prompt[0]) is int:
-        return _prompt(prompt)
-    if len(prompt) > MAX_CHOICES:
-        raise unsupported(f"has {len(prompt)} prompts; the maximum is {MAX_CHOICES}")
-    checked = [_prompt(each) for each in prompt]
-    return checked[0] if len(checked) == 1 else checked
-
-
-def _prompt(prompt: Any) -> Any:
-    if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
-        return prompt
-    raise unsupported("must be a string, a list of token ids, or a list of such prompts")
-
-
-STRING_AS_LIST = BeforeValidator(
-    lambda stop: [stop] if isinstance(stop, str) else stop,
-    json_schema_input_type=str | Annotated[list[str], Field(max_length=MAX_STOPS)],
-)
 
 
 class Message(Lenient):
@@ -147,9 +78,9 @@ class ServedBody(OfModel):
     """Fields of every body that the model answers."""
 
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None  # None: 0, greedy
+    temperature: Temperature | None = None  # None: 0, greedy
     seed: Annotated[Seed | None, also("seed", "random_seed")] = None  # the second is Mistral's name
-    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
@@ -158,10 +89,10 @@ class ServedBody(OfModel):
 
     # vLLM's
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    stop_token_ids: StopTokens | None = None
+    top_k: Annotated[int, as_on_bus("top_k")] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Annotated[float, as_on_bus("repetition_penalty")] | None = None
 
     # DiLaServe's own; two have other names in diffusion models' own code
     slo_ms: SloMs | None = None
@@ -301,7 +232,7 @@ class ChatBody(CompletionBody, WithToolChoice):
 
     logprobs: bool | None = None  # of each token of the text
     # With `logprobs`: the number of alternatives to each token
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: TopLogprobs | None = None
 
     tools: Tools | None = None
 
@@ -335,12 +266,12 @@ class TextBody(CompletionBody):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_OF_PROMPTS
     reply_format: ClassVar[type[TextFormat]] = TextFormat
 
-    prompt: Annotated[str | list[int] | list[str] | list[list[int]], BeforeValidator(_prompts)]
+    prompt: Prompts
 
     # 0: only with `echo`; the prompt alone comes back
     max_tokens: Annotated[Annotated[int, Field(ge=0), NO_LIMIT] | None, also("max_tokens", "gen_length")] = None
     echo: bool | None = None  # the prompt's text before the completion
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # of each token; alternatives of each
+    logprobs: TopLogprobs | None = None  # of each token; alternatives of each
     suffix: str | None = None  # the text after the completion, which then has at most `max_tokens`
 
     def _prompts(self) -> list[Prompt]:

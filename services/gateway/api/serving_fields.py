@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.datastructures import Headers
 
-from services.gateway.api.request_models import MAX_SLO_MS, BlockLength, Priority, ServedBody, SloMs, Threshold
+from services.gateway.api.field_types import MAX_SLO_MS, BlockLength, Priority, SloMs, Threshold
+from services.gateway.api.request_models import ServedBody
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from shared.errors import BadInput
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from services.gateway.api.field_types import MAX_SLO_MS
 from services.gateway.api.form_compiler import FormCompiler
 from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.outputs import DEFAULT_HOLE_TOKENS
 from services.gateway.api.plan import BodyPlanner
-from services.gateway.api.request_models import MAX_SLO_MS, TextBody
+from services.gateway.api.request_models import TextBody
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ANONYMOUS
 from shared.arrays import unpack_int32

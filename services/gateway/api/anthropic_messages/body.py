@@ -9,11 +9,12 @@ from services.gateway.api.anthropic_messages.replies import MessageReplies
 from services.gateway.api.anthropic_messages.tools import Content, MessageToolChoice, MessageTools, turns_of
 from services.gateway.api.base_models import Lenient, OfModel, unsupported
 from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.field_types import MaxTokens, StopStrings
 from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Chat, Turn, turn
-from services.gateway.api.request_models import MaxTokens, ServedBody, StopStrings
+from services.gateway.api.request_models import ServedBody
 from services.gateway.api.tool_calls.models import WithTools
 from services.gateway.api.tool_calls.use import CallRules, ToolUse
 from services.gateway.api.wanted_completion import WantedCompletion

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from services.gateway.api.field_types import MAX_CHOICES
 from services.gateway.api.openai_decisions.questions import AnyQuestion
 from services.gateway.api.openai_responses.body import InputItems, turns_of
 from services.gateway.api.openai_responses.replies import usage_of
@@ -14,7 +15,7 @@ from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Turn, turn
 from services.gateway.api.replies_and_chunks import Json, Replies, serving
-from services.gateway.api.request_models import MAX_CHOICES, ServedBody
+from services.gateway.api.request_models import ServedBody
 from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprobs
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax

@@ -7,15 +7,16 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
 from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.field_types import MaxTokens, Metadata, TopLogprobs
 from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.prompts import Turn, call, turn
-from services.gateway.api.request_models import MaxTokens, Metadata, ServedBody
+from services.gateway.api.request_models import ServedBody
 from services.gateway.api.tool_calls.models import LEAVES_OUT_BUILT_IN, MAX_TOOLS, Function, WithToolChoice
 from services.gateway.api.wanted_completion import WantedCompletion
-from shared.messages.requests import MAX_TOP_LOGPROBS, ChatMessage
+from shared.messages.requests import ChatMessage
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`; the others concern outputs that no reply has
 INCLUDED = (
@@ -106,7 +107,7 @@ class ResponseBody(ServedBody, WithToolChoice):
     metadata: Metadata | None = None
     reasoning: ReasoningOptions | None = None
     store: bool | None = None  # false: not even if the responses of its key are stored
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # alternatives of each token
+    top_logprobs: TopLogprobs | None = None  # alternatives of each token
     previous_response_id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
     tools: (
         Annotated[

@@ -12,11 +12,11 @@ from pydantic import Field
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.base_models import Lenient
+from services.gateway.api.field_types import Metadata
 from services.gateway.api.lists import page_after
 from services.gateway.api.openapi import FILE_FORM, json_body
 from services.gateway.api.other_fields import header_of_ignored, ignored_header
 from services.gateway.api.request_body import check_content_type, read_body
-from services.gateway.api.request_models import Metadata
 from services.gateway.api.upload_form import read_upload
 from services.gateway.stores.file_store import FileObject
 from services.gateway.view_models import List, Page, ResponseModel

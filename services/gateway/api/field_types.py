@@ -1,0 +1,106 @@
+"""The types of the fields of bodies. The limits of a request on the bus are declared in its message alone."""
+
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+from pydantic.fields import FieldInfo
+
+from services.gateway.api.base_models import unsupported
+from shared.messages.requests import MAX_BIASED_TOKENS, MAX_OUTPUT_TOKENS, MAX_STOPS, Request
+
+MAX_SLO_MS = 24 * 3600 * 1000
+MAX_CHOICES = 128  # of one body: prompts times `n`
+MAX_METADATA = 16
+# Variables of chat templates that are not options
+OF_CONVERSATION = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
+LIMITS = ("gt", "ge", "lt", "le", "min_length", "max_length")  # as msgspec and pydantic name them
+_ON_BUS = {field.name: field.type for field in msgspec.inspect.type_info(Request).fields}  # type: ignore[attr-defined]
+
+
+def as_on_bus(name: str, part: str | None = None, **more: Any) -> FieldInfo:
+    """The limits of a request's field. `part`: of its items, keys or values, as msgspec names it; `more`: others."""
+    kind = _ON_BUS[name]
+    kind = kind.types[0] if isinstance(kind, msgspec.inspect.UnionType) else kind  # without None
+    kind = getattr(kind, part) if part is not None else kind
+    limits = {limit: getattr(kind, limit, None) for limit in LIMITS}
+    made: FieldInfo = Field(**{limit: value for limit, value in limits.items() if value is not None}, **more)
+    return made
+
+
+def also(name: str, other: str) -> Any:
+    """A field that clients also send under another name."""
+    return Field(validation_alias=AliasChoices(name, other))
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Refuses an object with more items before each is checked."""
+
+    def check(items: Any) -> Any:
+        if isinstance(items, dict) and len(items) > count:
+            raise unsupported(f"must have at most {count} items")
+        return items
+
+    return BeforeValidator(check)
+
+
+def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Raises: PydanticCustomError for a variable of the chat template that other fields give."""
+    given = next((name for name in options if name in OF_CONVERSATION), None)
+    if given is not None:
+        raise unsupported(f"must not have {given!r}, which the request's other fields give")
+    return options
+
+
+def check_prompts(prompt: Any) -> Any:
+    """Check a prompt, or a list of prompts; a list of one is unwrapped."""
+    if not isinstance(prompt, list) or not prompt or type(prompt[0]) is int:
+        return check_prompt(prompt)
+    if len(prompt) > MAX_CHOICES:
+        raise unsupported(f"has {len(prompt)} prompts; the maximum is {MAX_CHOICES}")
+    checked = [check_prompt(each) for each in prompt]
+    return checked[0] if len(checked) == 1 else checked
+
+
+def check_prompt(prompt: Any) -> Any:
+    if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
+        return prompt
+    raise unsupported("must be a string, a list of token ids, or a list of such prompts")
+
+
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]  # as OpenAI has it; the bus allows more
+Priority = Annotated[int, as_on_bus("priority")]
+SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
+Penalty = Annotated[float, as_on_bus("presence_penalty", allow_inf_nan=False)]
+Share = Annotated[float, as_on_bus("top_p", allow_inf_nan=False)]
+Threshold = Annotated[float, as_on_bus("min_threshold", allow_inf_nan=False)]
+Seed = Annotated[int, as_on_bus("seed")]
+BlockLength = Annotated[int, as_on_bus("block_length")]
+StopTokens = Annotated[
+    list[Annotated[int, as_on_bus("stop_token_ids", "item_type")]], as_on_bus("stop_token_ids", fail_fast=True)
+]
+StopStrings = Annotated[
+    list[Annotated[str, as_on_bus("stop", "item_type", min_length=1)]], as_on_bus("stop", fail_fast=True)
+]
+STRING_AS_LIST = BeforeValidator(
+    lambda stop: [stop] if isinstance(stop, str) else stop,
+    json_schema_input_type=str | Annotated[list[str], Field(max_length=MAX_STOPS)],
+)
+LogitBias = Annotated[
+    dict[
+        Annotated[int, as_on_bus("logit_bias", "key_type", strict=False)],  # names in JSON are texts
+        Annotated[float, as_on_bus("logit_bias", "value_type", allow_inf_nan=False)],
+    ],
+    at_most(MAX_BIASED_TOKENS),
+]
+TopLogprobs = Annotated[int, as_on_bus("top_logprobs")]
+# -1: as many as the model has room for
+NO_LIMIT = BeforeValidator(lambda limit: MAX_OUTPUT_TOKENS if type(limit) is int and limit == -1 else limit)
+MaxTokens = Annotated[int, as_on_bus("max_tokens"), NO_LIMIT]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=MAX_METADATA),
+    at_most(MAX_METADATA),
+]
+TemplateOptions = Annotated[dict[str, Any], AfterValidator(check_template_options)]
+Prompts = Annotated[str | list[int] | list[str] | list[list[int]], BeforeValidator(check_prompts)]
