@@ -1,6 +1,7 @@
 """Reads the facts about a model that services need from its files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from shared.model_families import (
     max_length_of,
     refuse_by_name,
     usual_edit_threshold,
+    vocab_size_of,
+    whole,
     with_defaults,
 )
 from shared.model_files import read_json, refuse_other_forms
@@ -27,24 +30,34 @@ def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]
     """The card, and all tokens that end a text by the model's files. Raises: BadInput as `read_model_card`."""
     path = directory / "config.json"
     try:
-        config = read_model_config(directory)
-        refuse_by_name(read_json(path), name)
-        ends = config["eos_token_id"]
-        card = ModelCard(
-            name=name,
-            max_length=max_length_of(config),
-            mask_token_id=int(config["mask_token_id"]),
-            eos_token_id=ends[0],
-            vocab_size=int(config.get("embedding_size") or config["vocab_size"]),
-            block_length=block_length_of(config),
-            edit_threshold=usual_edit_threshold(config, name),
-            canvas_steps=canvas_steps_of(config, config["generation"]),
-        )
-    except KeyError as error:
-        raise BadInput(f"{path} lacks the key {error}", field="model") from None
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BadInput(f"{path}: {error}", field="model") from None
+        with naming(path):
+            config = read_model_config(directory)
+            refuse_by_name(read_json(path), name)
+            ends = config["eos_token_id"]
+            card = ModelCard(
+                name=name,
+                max_length=max_length_of(config),
+                vocab_size=vocab_size_of(config),
+                mask_token_id=whole(config, "mask_token_id", least=0),
+                eos_token_id=ends[0],
+                block_length=block_length_of(config),
+                edit_threshold=usual_edit_threshold(config, name),
+                canvas_steps=canvas_steps_of(config, config["generation"]),
+            )
+    except ValueError as error:
+        raise BadInput(str(error), field="model") from None
     return card, ends
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raises: ValueError, one line that names the file, for a missing or unusable value of it."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the key {error}") from error
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_model_config(directory: Path) -> dict[str, Any]:
@@ -61,7 +74,8 @@ def read_model_config(directory: Path) -> dict[str, Any]:
 
 def _end_ids(directory: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> list[int]:
     """The ends of text that config.json and generation_config.json name, each a number, a list or null; if neither
-    names one, that of the tokenizer. Raises: ValueError if a value is something else, or no file names an end."""
+    names one, that of the tokenizer. Raises: ValueError if a value is something else, or no file names an end among the
+    model's tokens."""
     found: dict[int, None] = {}  # in this order
     for name, values in (
         ("config.json", config.get("eos_token_id")),
@@ -75,7 +89,10 @@ def _end_ids(directory: Path, config: Mapping[str, Any], generation: Mapping[str
         found |= dict.fromkeys(_tokenizer_end(directory))
     if not found:
         raise ValueError("neither config.json nor generation_config.json nor the tokenizer names an end of text")
-    return list(found)
+    size = vocab_size_of(config)
+    if not (ends := [end for end in found if end < size]):
+        raise ValueError(f"eos_token_id {', '.join(map(str, found))} is outside the {size} embedding rows")
+    return ends
 
 
 def _tokenizer_end(directory: Path) -> list[int]:

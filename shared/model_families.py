@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LLADA21_EDIT_THRESHOLD = 0.5  # of its authors' quality mode
+MAX_SIZE = (
+    1 << 24
+)  # of the numbers in a checkpoint's files: tokens, rows, columns; up to it, positions are exact floats
+MAX_CANVAS_STEPS = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,16 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     return found
 
 
+def whole(config: Mapping[str, Any], key: str, least: int = 1, most: int = MAX_SIZE) -> int:
+    """A number of a checkpoint's file, which is checked before anything of its size is made. Raises: KeyError if it is
+    missing; ValueError unless it is a whole number in `least`..`most`."""
+    value = config[key]
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if type(number) is not int or not least <= number <= most:
+        raise ValueError(f"{key} must be a whole number in {least}..{most}, got {value!s:.50}")
+    return number
+
+
 def refuse_by_name(config: Mapping[str, Any], name: str) -> None:
     """`config`: without defaults. Raises: ValueError if a checkpoint's name has another decoding than its architecture,
     which its files do not have."""
@@ -73,25 +87,25 @@ def refuse_by_name(config: Mapping[str, Any], name: str) -> None:
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of config.json under their usual names, with the values that its published files leave out."""
     architecture = architecture_of(config)
-    defaults, found = architecture.defaults, {**config.get(architecture.text_key, {}), **config}
-    found = {**defaults, **{key: value for key, value in found.items() if key not in defaults or value is not None}}
+    given = {key: value for key, value in config.items() if value is not None}
+    found = {**architecture.defaults, **given.get(architecture.text_key, {}), **given}
+    found = {key: value for key, value in found.items() if value is not None}
     return found | {usual: found[own] for usual, own in architecture.renamed.items() if own in found}
 
 
 def block_length_of(config: Mapping[str, Any]) -> int:
     """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults. Raises: ValueError
-    if it is below 1."""
+    if it is below 1 or above the maximum length."""
     if not architecture_of(config).is_block_causal:
         return 0
-    if (size := int(config["block_size"])) < 1:
-        raise ValueError(f"block_size must be at least 1, got {size}")
-    return size
+    return whole(config, "block_size", most=max_length_of(config))
 
 
 def canvas_steps_of(config: Mapping[str, Any], generation: Mapping[str, Any]) -> int:
     """The most steps of a canvas, by generation_config.json; 0 for a model without canvases."""
     usual = architecture_of(config).canvas_steps
-    return int(generation.get("max_denoising_steps") or usual) if usual else 0
+    is_given = usual and generation.get("max_denoising_steps") is not None
+    return whole(generation, "max_denoising_steps", most=MAX_CANVAS_STEPS) if is_given else usual
 
 
 def usual_edit_threshold(config: Mapping[str, Any], name: str) -> float | None:
@@ -102,9 +116,14 @@ def usual_edit_threshold(config: Mapping[str, Any], name: str) -> float | None:
     return LLADA21_EDIT_THRESHOLD if "llada2.1" in name.lower() else 1.0
 
 
+def vocab_size_of(config: Mapping[str, Any]) -> int:
+    """The rows of the embedding. Raises: KeyError if config.json does not have them."""
+    return whole(config, "embedding_size" if config.get("embedding_size") else "vocab_size")
+
+
 def max_length_of(config: Mapping[str, Any]) -> int:
     """The most tokens of prompt and output together. Raises: KeyError if config.json has no limit."""
     if config.get("max_sequence_length"):
-        return int(config["max_sequence_length"])
-    limit = int(config["max_position_embeddings"])
+        return whole(config, "max_sequence_length")
+    limit = whole(config, "max_position_embeddings")
     return min(limit, architecture_of(config).max_length or limit)

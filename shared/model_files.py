@@ -85,7 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; empty if there is no such file. Raises: ValueError, one line, if it is not an object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold one JSON object")  # noqa: TRY004 - the file is wrong, not the call

@@ -41,7 +41,8 @@ class Tokenizer:
         self._backend.no_padding()
         self._added = self._backend.get_added_tokens_decoder()
         plain = [number for number, token in self._added.items() if not token.special]
-        last, end = max(self._backend.get_vocab_size(with_added_tokens=False) - 1, *plain, 0), self.card.vocab_size
+        own = self._backend.get_vocab(with_added_tokens=False).values()  # may have gaps
+        last, end = max(*own, *plain, 0), self.card.vocab_size
         if last >= end:  # special tokens may lack rows, as texts do not have them
             raise BadInput(f"the tokenizer has tokens to {last}, the model 0..{end - 1}: resize the embedding", "model")
         self._in_text = {number for number, token in self._added.items() if token.content in MARKS}

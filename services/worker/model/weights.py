@@ -4,9 +4,11 @@ The decoder keeps query, key and value, gate and up, and an expert's matrices of
 files keep them apart. A `WeightTarget` is a published parameter, or a part of it, with its place in the decoder.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ INDEX_FILE = "model.safetensors.index.json"
 DERIVED = ".rotary_emb.inv_freq"  # some files store it; it follows from the configuration
 DTYPES = ("BF16", "F16", "F32", "F64")
 OF_IMAGES = (".vision_tower.", ".embed_vision.")  # not needed for texts
+QUANTIZED = re.compile(r"qweight|qzeros|scale|absmax|quant")  # in the names of other parameters of such weights
 TIED_ROWS = 4096  # compared at once
 
 
@@ -36,7 +39,8 @@ class WeightTarget:
     rows: Tensor
     shape: tuple[int, ...]  # of the published parameter
     start: tuple[int, ...]  # where the part begins in it, along each axis
-    order: Tensor | None = None  # int64: the row here of each published one; None: the same order
+    # Returns the row here of each published one, int64; None: the same order. It is not called to check a checkpoint.
+    order: Callable[[], Tensor] | None = None
 
     @property
     def part(self) -> tuple[slice, ...]:
@@ -49,12 +53,12 @@ class WeightTarget:
         if self.order is None:
             self.rows.copy_(part)
         else:
-            self.rows.index_copy_(0, self.order.to(self.rows.device), part.to(self.rows.device, self.rows.dtype))
+            self.rows.index_copy_(0, self.order().to(self.rows.device), part.to(self.rows.device, self.rows.dtype))
 
     def save(self, published: Tensor) -> None:
         """Copy the rows into the published parameter."""
         rows = self.rows.cpu()
-        published[self.part] = rows if self.order is None else rows[self.order]
+        published[self.part] = rows if self.order is None else rows[self.order()]
 
 
 def new_decoder(config: ModelConfig, shard: Shard = WHOLE, reduce: Reduce = lambda x: x) -> PackedDecoder:
@@ -94,7 +98,7 @@ def _layer_targets(
         case "qkv":
             yield from _qkv_targets(rows, published, decoder, shape)
         case "q_norm" | "k_norm":
-            yield published[0], WeightTarget(rows, tuple(rows.shape), (0,), _pair_order(1, shape))
+            yield published[0], WeightTarget(rows, tuple(rows.shape), (0,), partial(_pair_order, 1, shape))
         case "gate_up" | "shared.gate_up":
             for part, half in zip(published, rows.chunk(2), strict=True):
                 yield part, _split(half, 0, rank * len(half), size * len(half))
@@ -131,7 +135,7 @@ def _qkv_targets(
         is_one = len(published) == 1
         name, offset, length = (published[0], before, all_heads) if is_one else (published[index], 0, total)
         own = rows[start : start + heads * head]
-        order = _pair_order(heads, shape) if is_rotated else None
+        order = partial(_pair_order, heads, shape) if is_rotated else None
         yield name, _split(own, 0, (offset + first) * head, length * head, order)
         before, start = before + total, start + heads * head
 
@@ -140,7 +144,7 @@ def _whole(rows: Tensor) -> WeightTarget:
     return WeightTarget(rows, tuple(rows.shape), (0,) * rows.ndim)
 
 
-def _split(rows: Tensor, axis: int, first: int, length: int, order: Tensor | None = None) -> WeightTarget:
+def _split(rows: Tensor, axis: int, first: int, length: int, order: Callable[[], Tensor] | None = None) -> WeightTarget:
     """The published parameter has this length along `axis`; the part begins at `first`."""
     shape, start = list(rows.shape), [0] * rows.ndim
     shape[axis], start[axis] = length, first
@@ -168,14 +172,17 @@ def check_weights(directory: Path) -> None:
         decoder = new_decoder(read_config(directory))
     missing, family = weight_targets(decoder), FAMILIES[decoder.config.family]
     tied = {f"{family.outer_names[part]}.weight": part for part in ("embed", "head") if decoder.head is None}
-    places: dict[str, Path] = {}
+    places, found = dict[str, Path](), set[str]()
     for path, name, file in _parameters(directory):
         if name in tied:
             places[tied[name]] = path
         if name.endswith(DERIVED) or tied.get(name) == "head" or any(part in name for part in OF_IMAGES):
             continue
         if name not in missing:
-            raise ValueError(f"{path} holds {name}, which is not a parameter of a {decoder.config.family} model")
+            why = "twice" if name in found else f"which is not a parameter of a {decoder.config.family} model"
+            hint = "; quantized weights are not supported" if QUANTIZED.search(name) else ""
+            raise ValueError(f"{path} holds {name}, {why}{hint}")
+        found.add(name)
         part, expected = file.get_slice(name), list(missing.pop(name)[0].shape)
         shape, dtype = part.get_shape(), part.get_dtype()
         if dtype not in DTYPES:

@@ -1,6 +1,7 @@
 """Checkpoints as people have them: read, or refused in one line before anything starts."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -109,6 +110,28 @@ def add_special_token(directory: Path, template: str) -> None:
     rewrite(directory / "tokenizer_config.json", chat_template=template, extra_special_tokens=["<more>"])
 
 
+def add_distant_token(directory: Path) -> None:
+    path = directory / "tokenizer.json"
+    known = json.loads(path.read_text())
+    known["model"]["vocab"]["more"] = 10**9
+    path.write_text(json.dumps(known))
+
+
+def quantize(tensors: dict[str, torch.Tensor]) -> None:
+    name = "model.transformer.blocks.0.attn_out"
+    tensors[f"{name}.qweight"] = tensors.pop(f"{name}.weight").to(torch.int32)
+    tensors[f"{name}.scales"] = torch.ones(4, 4)
+
+
+def repeat_parameter(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").rename(directory / "one.safetensors")
+    name = "model.transformer.ln_f.weight"
+    save_file({name: tensors[name]}, directory / "two.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, "one.safetensors") | {name: "two.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def template(directory: Path, text: Any) -> None:
     rewrite(directory / "tokenizer_config.json", chat_template=text)
 
@@ -159,6 +182,18 @@ def truncate(path: Path) -> None:
         (lambda d: rewrite(d / "config.json", n_layers=3), "lacks 9 parameters"),
         (lambda d: rewrite(d / "config.json", n_layers=1), "which is not a parameter"),
         (lambda d: rewrite(d / "config.json", embedding_size=512), "its config.json requires"),
+        (lambda d: rewrite(d / "config.json", n_layers=10**9), "n_layers must be .* in 1..512, got 1000000000"),
+        (lambda d: rewrite(d / "config.json", d_model=10**9), "d_model must be a whole number in 1..16777216, got 10"),
+        (lambda d: rewrite(d / "config.json", n_layers=2.5), "n_layers must be a whole number in 1..512, got 2.5"),
+        (lambda d: rewrite(d / "config.json", max_sequence_length=math.inf), "max_sequence_length must be .*, got inf"),
+        (lambda d: rewrite(d / "config.json", mask_token_id=True), "mask_token_id must be .* in 0..16777216, got True"),
+        (lambda d: rewrite(d / "config.json", mask_token_id=None), "config.json lacks the key 'mask_token_id'"),
+        (lambda d: rewrite(d / "config.json", eos_token_id=[300, 10**19]), "300, 10{19} is outside the 260 embedding"),
+        (lambda d: rewrite(d / "config.json", rms_norm_eps=math.nan), "rms_norm_eps must be a finite number above 0"),
+        (lambda d: (d / "config.json").write_text("[" * 10**5), "cannot read .*config.json: maximum recursion depth"),
+        (add_distant_token, "tokenizer has tokens to 1000000000, the model 0..259: resize the embedding"),
+        (lambda d: change_weights(d, quantize), "blocks.0.attn_out.scales, which is not .*; quantized weights are not"),
+        (repeat_parameter, "two.safetensors holds model.transformer.ln_f.weight, twice"),
         (lambda d: rewrite(d / "config.json", quantization_config={"bits": 4}), "quantized checkpoints are not"),
         (lambda d: rewrite(d / "config.json", quantization={"bits": 4}), "quantization: quantized checkpoints are not"),
         (lambda d: (d / "config.json").unlink(), "no such file; accepted: .* checkpoint, with its config.json"),

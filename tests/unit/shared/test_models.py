@@ -93,7 +93,10 @@ def test_a_relative_with_the_same_layers_is_served_as_its_family(
     [
         ("SDAR-4B-Chat-b64", SDAR_SIBLING, 'no block_size, which means 4: add "block_size": 64'),
         ("SDAR-8B-Chat-b16", SDAR_SIBLING, 'no block_size, which means 4: add "block_size": 16'),
-        *(("SDAR-4B", SDAR_SIBLING | {"block_size": size}, "block_size must be at least 1") for size in (0, -4)),
+        *(
+            ("SDAR-4B", SDAR_SIBLING | {"block_size": size}, "block_size must be a whole number in 1")
+            for size in (0, -4)
+        ),
         ("LLaDA2.2-flash", LLADA2, "LLaDA2.2 inserts and deletes tokens"),
         ("DreamOn-v0-7B", DREAM_CODER, "DreamOn inserts and deletes tokens"),
     ],

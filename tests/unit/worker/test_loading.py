@@ -1,15 +1,19 @@
 """Checkpoints under the published names, read, written or refused; devices, threads and the size of the cache."""
 
+import copy
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3Config
 
 from services.worker.cache.kv_store import CPU_SHARE, tokens_that_fit
 from services.worker.model.decoder import PackedDecoder, Shard
@@ -23,6 +27,7 @@ from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, SETS
 from tests.support.random_model import LLADA, random_decoder
 
 MODEL = str(COPY / "llada/seed1")
+REAL = json.loads((COPY / "real_configs.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -149,9 +154,7 @@ def test_parameters_are_checked_before_they_are_loaded(tmp_path: Path) -> None:
 
 
 def test_the_published_configurations_are_read() -> None:
-    real = json.loads((COPY / "real_configs.json").read_text())
-    llada = parse_config(real["llada-8b-instruct"]["config"])
-    dream = parse_config(real["dream-7b"]["config"])
+    llada, dream = (parse_config(REAL[name]["config"]) for name in ("llada-8b-instruct", "dream-7b"))
     assert (llada.family, llada.head_dim, llada.num_kv_heads) == ("llada", 128, 32)
     assert (dream.family, dream.head_dim, dream.num_kv_heads) == ("dream", 128, 4)
     assert (llada.shifted_logits, dream.shifted_logits) == (False, True)
@@ -162,13 +165,67 @@ def test_the_published_configurations_are_read() -> None:
 @pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("name", ["llada-8b-instruct", "dream-7b", "sdar-4b", "llada2.0-mini"])
 def test_the_rotation_is_read_where_transformers_5_writes_it(name: str, place: str) -> None:
-    raw = json.loads((COPY / "real_configs.json").read_text())[name]["config"]
+    raw = REAL[name]["config"]
     moved = {key: raw[key] for key in ("rope_theta", "partial_rotary_factor") if key in raw}
     new = {key: value for key, value in raw.items() if key not in moved} | {place: {"rope_type": "default"} | moved}
     assert parse_config(new) == parse_config(raw)
     for scaled in ({"rope_type": "yarn"}, {"type": "linear"}, {}):
         with pytest.raises(ValueError, match=r"rope_type is '(yarn|linear|default)', factor 4.0: only 'default'"):
             parse_config(raw | {place: scaled | moved | {"factor": 4.0}})
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}},
+        {"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": {"rope_theta": 9.0}},
+        {"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": {"type": "default"}},
+        {"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": None},
+        {"rope_parameters": {"full_attention": {"rope_theta": 7.0}}},
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_theta": 7.0}}},
+        {"rope_scaling": {"full_attention": {"rope_theta": 7.0}}, "rope_parameters": {"rope_theta": 9.0}},
+    ],
+)
+def test_the_rotation_is_the_one_that_transformers_reads(own: dict[str, Any]) -> None:
+    raw = REAL["sdar-4b"]["config"] | copy.deepcopy(own)
+    found = Qwen3Config(**copy.deepcopy(raw)).rope_parameters
+    assert parse_config(raw).rope_base == found.get("full_attention", found)["rope_theta"]
+
+
+NESTED: list[dict[str, Any]] = [{"rope_type": "yarn", "factor": 4.0}, {"rope_type": "proportional"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "complaint"),
+    [
+        *(("sdar-4b", {"rope_parameters": {"full_attention": own}}, "rope_type is '(yarn|prop)") for own in NESTED),
+        ("sdar-4b", {"rope_parameters": {"full_attention": None}}, "rope_parameters has no keys for full_attention"),
+        ("sdar-4b", {"rope_scaling": {"sliding_attention": {}}}, "rope_scaling has no keys for full_attention"),
+        ("sdar-4b", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, only 1 is implemented"),
+        ("sdar-4b", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has sliding_attention,"),
+        ("sdar-4b", {"block_size": 10**6}, "block_size must be a whole number in 1..32768, got 1000000"),
+        ("dream-7b", {"head_dim": 1 << 22}, "28 heads of 4194304; accepted: 16777216 together"),
+        ("llada2.0-mini", {"num_experts": 10**9}, "num_experts must be a whole number in 1..1024, got 1000000000"),
+        ("llada2.0-mini", {"num_shared_experts": 1 << 24}, "the shared experts' width is 8589934592; accepted: up to"),
+        ("diffusiongemma-26b-a4b", {"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number in 1..512"),
+        ("diffusiongemma-26b-a4b", {"canvas_length": 10**6}, "block_size must be a whole number in 1..65536"),
+        ("diffusiongemma-26b-a4b", {"sliding_window": 0}, "sliding_window must be a whole number in 1"),
+        ("diffusiongemma-26b-a4b", {"num_global_key_value_heads": 3}, "16 heads cannot share 3 key/value heads evenly"),
+        ("diffusiongemma-26b-a4b", {"rope_parameters": {"rope_theta": 7.0, "partial_rotary_factor": 0.5}}, "only 1 is"),
+        ("diffusiongemma-26b-a4b", {"generation": {"max_denoising_steps": 10**9}}, "max_denoising_steps must be"),
+        ("diffusiongemma-26b-a4b", {"generation": {"t_min": math.inf}}, "t_min must be a finite number above 0"),
+    ],
+)  # fmt: skip
+def test_numbers_are_checked_before_anything_of_their_size_is_made(
+    name: str, change: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_config(REAL[name]["config"] | change)
+
+
+def test_a_null_beside_the_text_configuration_leaves_its_value() -> None:
+    raw = REAL["diffusiongemma-26b-a4b"]["config"]
+    assert parse_config(raw | {"rope_parameters": None, "num_experts": None}) == parse_config(raw)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +236,7 @@ def test_the_rotation_is_read_where_transformers_5_writes_it(name: str, place: s
         ({"rope_parameters": 1e4}, "config.json"),
         ({"layer_norm_type": "default"}, "only 'rms' is implemented"),
         ({"mask_token_id": None}, "config.json"),
-        ({"n_layers": -2}, "at least 1"),
+        ({"n_layers": -2}, "n_layers must be a whole number in 1..512, got -2"),
         ({"n_heads": 0}, "config.json"),
         ({"mask_token_id": 384}, "outside the 384 embedding rows"),
     ],

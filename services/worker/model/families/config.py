@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+from shared.model_families import MAX_SIZE
+
+MAX_LAYERS, MAX_EXPERTS = 512, 1024  # more than any published model has; a decoder has a module for each layer
+
 
 @dataclass(frozen=True, slots=True)
 class Experts:
@@ -20,8 +24,8 @@ class Experts:
     scale: float  # of the experts' weights, whose sum is 1 before
 
     def __post_init__(self) -> None:
-        if min(self.count, self.per_token, self.width, self.groups, self.kept_groups) < 1:
-            raise ValueError("every number of experts must be at least 1")
+        if self.shared_width > MAX_SIZE:
+            raise ValueError(f"the shared experts' width is {self.shared_width}; accepted: up to {MAX_SIZE}")
         if self.count % self.groups or self.count // self.groups < 2:
             raise ValueError(f"{self.count} experts are not {self.groups} equal groups of at least 2")
         if self.kept_groups > self.groups or self.per_token > self.kept_groups * self.count // self.groups:
@@ -118,13 +122,13 @@ class ModelConfig:
         return self.is_block_causal and self.canvas is None
 
     def __post_init__(self) -> None:
-        sizes = (self.num_layers, self.width, self.num_heads, self.num_kv_heads, self.mlp_width, self.vocab_size)
-        if min(*sizes, self.max_length) < 1:
-            raise ValueError("every size must be at least 1")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"{self.num_heads} heads cannot share {self.num_kv_heads} key/value heads evenly")
-        if self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.head_dim:
-            raise ValueError(f"rope needs an even size within a head of {self.head_dim}, got {self.rotary_dim}")
+        for shape in {*self.own_attention} or {self.attention(0)}:
+            if self.num_heads % shape.num_kv_heads:
+                raise ValueError(f"{self.num_heads} heads cannot share {shape.num_kv_heads} key/value heads evenly")
+            if shape.rotary_dim % 2 or not 0 < shape.rotary_dim <= shape.head_dim:
+                raise ValueError(f"rope needs an even size within a head of {shape.head_dim}, got {shape.rotary_dim}")
+            if self.num_heads * shape.head_dim > MAX_SIZE:
+                raise ValueError(f"{self.num_heads} heads of {shape.head_dim}; accepted: {MAX_SIZE} together")
         if self.canvas is None and (self.own_attention or self.logit_cap):
             raise ValueError("attention that differs by layer and a cap of the logits need the canvas decoder")
         if not 0 <= self.mask_token_id < self.vocab_size + (self.canvas is not None):

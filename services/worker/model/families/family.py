@@ -1,11 +1,12 @@
 """A family of checkpoints, and the parts that families share."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.worker.model.families.config import ModelConfig
-from shared.model_families import max_length_of
+from services.worker.model.families.config import MAX_LAYERS, ModelConfig
+from shared.model_families import max_length_of, vocab_size_of, whole
 
 RawConfig = Mapping[str, Any]
 """The keys of a config.json."""
@@ -27,6 +28,7 @@ class Family:
     parse: Callable[[RawConfig], ModelConfig]
 
 
+FULL = "full_attention"  # as in `layer_types`
 QWEN_OUTER_NAMES = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 QWEN_LAYER_NAMES = {
     "attn_norm": ("input_layernorm",),
@@ -38,26 +40,41 @@ QWEN_LAYER_NAMES = {
 }
 
 
-def qwen_fields(raw: RawConfig) -> dict[str, Any]:
-    """The sizes and ids under the keys of Qwen's configurations, which most families use."""
-    width, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
-    head_dim = int(raw.get("head_dim") or head_dim_of(width, num_heads))
+def qwen_fields(raw: RawConfig, rotated: float = 1.0) -> dict[str, Any]:
+    """The sizes and ids under the keys of Qwen's configurations, which most families use. `rotated`: the share of each
+    head that is rotated where the file does not name it. Raises: as `Family.parse`."""
+    width, num_heads = whole(raw, "hidden_size"), whole(raw, "num_attention_heads")
+    head_dim = whole(raw, "head_dim") if raw.get("head_dim") else head_dim_of(width, num_heads)
+    rope = {"partial_rotary_factor": rotated} | rope_of(raw)
+    share = real(rope, "partial_rotary_factor")
+    if rotated == 1 and share != 1:
+        raise ValueError(f"partial_rotary_factor is {share}, only 1 is implemented")
+    if others := {*raw.get("layer_types", ())} - {FULL}:
+        raise ValueError(f"layer_types has {', '.join(map(str, others))}, only {FULL} is implemented")
     return {
-        "num_layers": int(raw["num_hidden_layers"]),
+        "num_layers": whole(raw, "num_hidden_layers", most=MAX_LAYERS),
         "width": width,
         "num_heads": num_heads,
         "head_dim": head_dim,
-        "rotary_dim": head_dim,
-        "num_kv_heads": int(raw["num_key_value_heads"]),
-        "mlp_width": int(raw["intermediate_size"]),
-        "vocab_size": int(raw["vocab_size"]),
-        "norm_eps": float(raw["rms_norm_eps"]),
-        "rope_base": float(rope_of(raw)["rope_theta"]),
+        "rotary_dim": int(head_dim * share),
+        "num_kv_heads": whole(raw, "num_key_value_heads"),
+        "mlp_width": whole(raw, "intermediate_size"),
+        "vocab_size": vocab_size_of(raw),
+        "norm_eps": real(raw, "rms_norm_eps"),
+        "rope_base": real(rope, "rope_theta"),
         "max_length": max_length_of(raw),
-        "mask_token_id": int(raw["mask_token_id"]),
-        "eos_token_id": int(raw["eos_token_id"]),
+        "mask_token_id": whole(raw, "mask_token_id", least=0),
+        "eos_token_id": whole(raw, "eos_token_id", least=0),
         "tied_head": bool(raw.get("tie_word_embeddings", False)),
     }
+
+
+def real(config: Mapping[str, Any], key: str, *, may_be_0: bool = False) -> float:
+    """Raises: KeyError if it is missing; ValueError unless it is a number that is finite and above 0."""
+    value = config[key]
+    if type(value) not in (int, float) or not (0 < value < math.inf or (may_be_0 and value == 0)):
+        raise ValueError(f"{key} must be a finite number above 0, got {value!s:.50}")
+    return float(value)
 
 
 def head_dim_of(width: int, num_heads: int) -> int:
@@ -67,13 +84,23 @@ def head_dim_of(width: int, num_heads: int) -> int:
     return width // num_heads
 
 
-def rope_of(raw: RawConfig) -> dict[str, Any]:
-    """`raw`, with the keys of the rotation that are not at the top, but in `rope_scaling` or, as transformers 5 writes
-    them, in `rope_parameters`. Raises: ValueError if they stretch it."""
-    own = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
+def rope_of(raw: RawConfig, layer_type: str = FULL, kinds: Collection[str] = ("default",)) -> dict[str, Any]:
+    """`raw`, with the keys of the rotation of layers of this type at the top.
+
+    Source: transformers 5. `rope_scaling` counts before `rope_parameters`, and a key there before the same one at the
+    top of the file; either may have the keys for each type of layers.
+    Raises: ValueError if they have none for these layers, or stretch the rotation, or its kind is not one of `kinds`.
+    """
+    name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
+    own = raw.get(name, {})
+    if any(key.endswith("_attention") for key in own):
+        own = own.get(layer_type)
+    if not isinstance(own, Mapping):
+        raise ValueError(f"{name} has no keys for {layer_type}")  # noqa: TRY004 - the file is wrong, not the call
     kind = own.get("rope_type") or own.get("type") or "default"
-    if kind != "default" or own.get("factor") not in (None, 1):
+    if kind not in kinds or own.get("factor") not in (None, 1):
+        accepted = " and ".join(map(repr, kinds))
         raise ValueError(
-            f"rope_type is {kind!r}, factor {own.get('factor')}: only 'default' without one is implemented"
+            f"rope_type is {kind!r}, factor {own.get('factor')}: only {accepted} without one is implemented"
         )
-    return {**raw, **{key: value for key, value in own.items() if value is not None}}
+    return {**raw, "rope_type": kind, **{key: value for key, value in own.items() if value is not None}}

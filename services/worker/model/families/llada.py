@@ -1,32 +1,30 @@
 """LLaDA: Llama's shape, attention in both directions."""
 
-from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.family import Family, RawConfig, head_dim_of, rope_of
-from shared.model_families import max_length_of
+from services.worker.model.families.config import MAX_LAYERS, ModelConfig
+from services.worker.model.families.family import Family, RawConfig, head_dim_of, real, rope_of
+from shared.model_families import max_length_of, vocab_size_of, whole
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
     """A file may leave out the number of key/value heads and of embedding rows."""
-    width, num_heads = int(raw["d_model"]), int(raw["n_heads"])
+    width, num_heads = whole(raw, "d_model"), whole(raw, "n_heads")
     head_dim = head_dim_of(width, num_heads)
-    kv_heads = raw.get("n_kv_heads")
-    if kv_heads is None:
-        kv_heads = 1 if raw.get("multi_query_attention") else num_heads
+    shared = {"n_kv_heads": 1 if raw.get("multi_query_attention") else num_heads}
     return ModelConfig(
         family="llada",
-        num_layers=int(raw["n_layers"]),
+        num_layers=whole(raw, "n_layers", most=MAX_LAYERS),
         width=width,
         num_heads=num_heads,
-        num_kv_heads=int(kv_heads),
+        num_kv_heads=whole({**shared, **raw}, "n_kv_heads"),
         head_dim=head_dim,
         rotary_dim=head_dim,
-        mlp_width=int(raw["mlp_hidden_size"]),
-        vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
-        rope_base=float(rope_of(raw)["rope_theta"]),
-        norm_eps=float(raw["rms_norm_eps"]),
+        mlp_width=whole(raw, "mlp_hidden_size"),
+        vocab_size=vocab_size_of(raw),
+        rope_base=real(rope_of(raw), "rope_theta"),
+        norm_eps=real(raw, "rms_norm_eps"),
         qkv_bias=bool(raw.get("include_qkv_bias", False)),
-        mask_token_id=int(raw["mask_token_id"]),
-        eos_token_id=int(raw["eos_token_id"]),
+        mask_token_id=whole(raw, "mask_token_id", least=0),
+        eos_token_id=whole(raw, "eos_token_id", least=0),
         max_length=max_length_of(raw),
         tied_head=bool(raw.get("weight_tying", False)),
     )

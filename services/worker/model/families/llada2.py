@@ -3,27 +3,26 @@
 Source: the modelling files of inclusionAI's checkpoints.
 """
 
-from services.worker.model.families.config import Experts, ModelConfig
-from services.worker.model.families.family import Family, RawConfig, qwen_fields, rope_of
-from shared.model_families import architecture_of, block_length_of
+from services.worker.model.families.config import MAX_EXPERTS, Experts, ModelConfig
+from services.worker.model.families.family import Family, RawConfig, qwen_fields, real
+from shared.model_families import architecture_of, block_length_of, whole
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
-    sizes, width = qwen_fields(raw), int(raw["moe_intermediate_size"])
-    sizes["rotary_dim"] = int(sizes["head_dim"] * float(rope_of(raw).get("partial_rotary_factor", 0.5)))
+    width = whole(raw, "moe_intermediate_size")
     return ModelConfig(
         family="llada2",
-        **sizes,
+        **qwen_fields(raw, rotated=0.5),
         qk_norm=True,
         experts=Experts(
-            num_dense_layers=int(raw["first_k_dense_replace"]),
-            count=int(raw["num_experts"]),
-            per_token=int(raw["num_experts_per_tok"]),
+            num_dense_layers=whole(raw, "first_k_dense_replace", least=0),
+            count=whole(raw, "num_experts", most=MAX_EXPERTS),
+            per_token=whole(raw, "num_experts_per_tok"),
             width=width,
-            shared_width=width * int(raw["num_shared_experts"]),
-            groups=int(raw["n_group"]),
-            kept_groups=int(raw["topk_group"]),
-            scale=float(raw["routed_scaling_factor"]),
+            shared_width=width * whole(raw, "num_shared_experts"),
+            groups=whole(raw, "n_group"),
+            kept_groups=whole(raw, "topk_group"),
+            scale=real(raw, "routed_scaling_factor"),
         ),
         block_length=block_length_of(raw),
         can_edit=architecture_of(raw).can_edit,

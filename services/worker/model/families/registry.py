@@ -12,7 +12,7 @@ from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import LLADA
 from services.worker.model.families.llada2 import LLADA2
 from services.worker.model.families.sdar import SDAR
-from shared.model_card import read_model_config
+from shared.model_card import naming, read_model_config
 from shared.model_families import with_defaults
 
 FAMILIES: dict[str, Family] = {
@@ -32,14 +32,9 @@ def read_config(directory: Path) -> ModelConfig:
     Raises: ValueError, one line, if the file is missing or unreadable, names an unknown architecture, lacks a key, or
     has a setting that the decoder does not implement.
     """
-    path = directory / "config.json"
-    try:
+    with naming(directory / "config.json"):
         raw = read_model_config(directory)
         return parse_config({**raw, "eos_token_id": raw["eos_token_id"][0]})
-    except KeyError as error:
-        raise ValueError(f"{path} lacks the key {error}") from error
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def parse_config(raw: RawConfig) -> ModelConfig:
