@@ -7,10 +7,10 @@ from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton
 from shared.patterns.character_classes import LATIN, with_whole_characters
 from shared.patterns.characters import ALL
 from shared.patterns.compile_budget import BudgetExceeded, TooLarge
-from shared.patterns.counted_regex import without_limit
+from shared.patterns.counted_regex import Counted, without_limits
 from shared.patterns.look_ahead import joined_with_rest
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import NOTHING, Characters, Compiled, FormPart, RepeatedPart
+from shared.patterns.parts import NOTHING, Characters, Compiled, FormPart, JoinedParts, RepeatedPart
 from shared.patterns.regex import read_regex
 
 MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
@@ -46,20 +46,38 @@ def _of_text(pattern: str) -> PatternAutomaton:
         return read_automaton(pattern)
     pattern = with_whole_characters(pattern)
     part = read_regex(pattern)
+    counted = without_limits(part)
+    if counted is not None and counted.is_exact:
+        return of_counted(counted)
     try:
-        counted = without_limit(part)
-        return of_regex(part) if counted is None else automaton_of(Compiled(of_regex(counted[0]), counted[1]))
+        return of_regex(part)
     except BudgetExceeded:
         raise
     except TooLarge:
-        return of_regex(read_regex(pattern, LATIN))
+        latin = read_regex(pattern, LATIN)
+    try:
+        return of_regex(latin)
+    except BudgetExceeded:
+        raise
+    except TooLarge:
+        if counted is None:
+            raise
+        return of_counted(counted)
 
 
-def of_regex(part: FormPart) -> PatternAutomaton:
-    """The automaton of a regular expression's part. Raises: BadInput if it is too large, or has no texts."""
+def of_counted(counted: Counted) -> PatternAutomaton:
+    """The automaton of a regular expression's part, with a counter. Raises: as of_regex."""
+    return automaton_of(Compiled(of_regex(counted.part), counted.longest))
+
+
+def of_regex(
+    part: FormPart, any_text: FormPart = ANY_TEXT, *, before: FormPart = NOTHING, after: FormPart = NOTHING
+) -> PatternAutomaton:
+    """The automaton of a regular expression's part, with texts before and after it. `any_text`: what may follow a
+    look-ahead. Raises: BadInput if it is too large, or has no texts."""
     if part.size > MAX_RAW_STATES:  # before any work
         raise TooLarge(f"the pattern is too large: it may have {MAX_STATES} states", "pattern")
-    whole = joined_with_rest(part, NOTHING, ANY_TEXT)
-    if whole is None:
+    found = joined_with_rest(part, after, any_text)
+    if found is None:
         raise BadInput("no text matches the pattern", "pattern")
-    return merged(automaton_of(whole))
+    return merged(automaton_of(JoinedParts((before, found))))

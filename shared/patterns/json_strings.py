@@ -12,17 +12,28 @@ from shared.patterns.byte_automaton import PatternAutomaton, longest_text, produ
 from shared.patterns.character_classes import LATIN, Codes, with_whole_characters
 from shared.patterns.characters import ALL, Range, without
 from shared.patterns.compile_budget import BudgetExceeded, TooLarge
-from shared.patterns.counted_regex import without_limit
-from shared.patterns.look_ahead import joined_with_rest
+from shared.patterns.counted_regex import without_limits, without_repeated_ends
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Characters, Compiled, FormPart, JoinedParts, Literal, RepeatedPart, either, times
+from shared.patterns.parts import (
+    NOTHING,
+    Characters,
+    Compiled,
+    FormPart,
+    JoinedParts,
+    Literal,
+    RepeatedPart,
+    either,
+    times,
+)
 from shared.patterns.regex import read_regex
 from shared.patterns.schema_keywords import NoValue, as_tuple, limits
 
 # The characters of a JSON string: no control characters but those with a short escape
 CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
 CHARACTER = Characters(CODES, escaped=True)
+ANY_TEXT = RepeatedPart(CHARACTER)
 QUOTE = Literal('"')
+Found = tuple[PatternAutomaton, int | None] | str  # and the most characters of its texts; or why it cannot be written
 YEAR_MONTH_DAY = (
     "(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
@@ -83,11 +94,9 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
         elif ahead := LENGTHS.match(value):
             own = searched(f"^(?=.*$){value[ahead.end() :]}", field)
             lengths.append((int(ahead[1]), int(ahead[2])))
-        elif counted := _counted(value):
-            own = counted[0]
-            lengths.append((0, counted[1]))
         else:
-            own = searched(value, field)
+            own, longest = _checked(_written(value), value, field)
+            lengths.append((0, longest))
         found = own if found is None else _both(found, own, names, field)
     least = max(shortest for shortest, _ in lengths)
     most = min((longest for _, longest in lengths if longest is not None), default=None)
@@ -104,18 +113,6 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
     return JoinedParts((QUOTE, Compiled(found, None if is_small else most), QUOTE))
 
 
-@lru_cache(256)
-def _counted(pattern: str) -> tuple[PatternAutomaton, int] | None:
-    """The strings of a pattern without its limit, and their most characters (see `without_limit`)."""
-    try:
-        found = without_limit(read_regex(with_whole_characters(pattern), CODES, escaped=True), is_searched=True)
-        return (of_regex(found[0]), found[1]) if found is not None else None
-    except TooLarge:  # not cached, as None would be: a larger budget may be enough
-        raise
-    except BadInput:  # of which `searched` makes an error
-        return None
-
-
 @lru_cache(64)
 def _format(name: str) -> PatternAutomaton:
     return automaton_of(read_regex(FORMATS[name]))
@@ -130,35 +127,48 @@ def _both(one: PatternAutomaton, other: PatternAutomaton, names: list[str], fiel
 
 def searched(pattern: str, field: str) -> PatternAutomaton:
     """The strings, as JSON writes them, in which JSON Schema finds a pattern. Raises: BadInput naming the field."""
-    found = _searched(with_whole_characters(pattern))
+    return _checked(_searched(pattern), pattern, field)[0]
+
+
+def _checked(found: Found, pattern: str, field: str) -> tuple[PatternAutomaton, int | None]:
     if isinstance(found, str):
         raise BadInput(f"pattern {pattern!r}: {found}", field)
     return found
 
 
 @lru_cache(256)
-def _searched(pattern: str) -> PatternAutomaton | str:
-    """Returns: the automaton, or why it cannot be written."""
+def _written(pattern: str) -> Found:
+    """As `_searched`, and with a counter where its repetitions have large limits."""
     try:
-        return _read_searched(pattern) or "no text matches the pattern"
-    except TooLarge:
+        counted = without_limits(_read(pattern), is_searched=True)
+        if counted is None or not counted.is_exact:
+            try:
+                return _searched(pattern)
+            except BudgetExceeded:
+                raise
+            except TooLarge:
+                if counted is None:
+                    raise
+        around = NOTHING if counted.is_exact else ANY_TEXT
+        return of_regex(counted.part, ANY_TEXT, before=around, after=around), counted.longest
+    except TooLarge:  # not returned, so not cached: a larger budget may be enough
         raise
     except BadInput as error:
         return error.message
 
 
-def _read_searched(pattern: str) -> PatternAutomaton | None:
+@lru_cache(256)
+def _searched(pattern: str) -> Found:
     try:
-        part = _found(pattern, CODES)
-        return of_regex(JoinedParts((RepeatedPart(CHARACTER), part))) if part is not None else None
+        return of_regex(_read(pattern), ANY_TEXT, before=ANY_TEXT, after=ANY_TEXT), None
     except BudgetExceeded:
         raise
-    except TooLarge:
-        part = _found(pattern, without(CODES, without(ALL, LATIN)))
-        return of_regex(part) if part is not None else None  # found only where the text begins
+    except TooLarge:  # found only where the text begins
+        latin = _read(pattern, without(CODES, without(ALL, LATIN)))
+        return of_regex(latin, ANY_TEXT, after=ANY_TEXT), None
+    except BadInput as error:
+        return error.message
 
 
-def _found(pattern: str, within: Codes) -> FormPart | None:
-    """The texts that begin with the pattern; None if there are none."""
-    any_text = RepeatedPart(CHARACTER)
-    return joined_with_rest(read_regex(pattern, within, escaped=True), any_text, any_text)
+def _read(pattern: str, within: Codes = CODES) -> FormPart:
+    return without_repeated_ends(read_regex(with_whole_characters(pattern), within, escaped=True))

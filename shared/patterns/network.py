@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from shared.patterns.byte_automaton import BYTES, MAX_STATES, NO_LOOP
+from shared.patterns.byte_automaton import MAX_STATES, NO_LOOP
 from shared.patterns.compile_budget import TooLarge
 
-# Anchors, as steps that take no byte: begin and end of the text, and of a line; \\b and \\B
-BEGIN, END, BEGIN_LINE, END_LINE, WORD_EDGE, NO_WORD_EDGE = range(BYTES, BYTES + 6)
 MAX_NETWORK = 60_000  # states of a network
 
-Edge = tuple[int, int, int]  # first and last byte (or anchor), and the state after them
+Edge = tuple[int, int, int]  # first and last byte, and the state after them; above the bytes: a number of a condition
+Condition = tuple[frozenset[int], ...]  # by the kind of the character before a place, the kinds allowed after it
 
 
 @dataclass(slots=True)
@@ -22,7 +21,7 @@ class Network:
     counted: set[int] = field(default_factory=set)  # states whose arrivals their loop counts
     bounds: list[int] = field(default_factory=list)  # of each loop: the highest count
     current: int = NO_LOOP  # the loop of new states
-    has_anchors: bool = False
+    conditions: list[Condition] = field(default_factory=list)  # of anchors
     is_escaped: bool = False  # texts are as JSON writes them in a string
 
     def add(self) -> int:

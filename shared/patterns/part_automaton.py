@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from shared.errors import BadInput
-from shared.patterns.anchors import without_anchors
+from shared.patterns.anchors import EDGE, without_anchors
 from shared.patterns.byte_automaton import BYTES, MAX_STATES, NO_LOOP, PatternAutomaton, merged, useful
 from shared.patterns.compile_budget import TooLarge, current_budget
 from shared.patterns.network import MAX_NETWORK, Edge, Network
@@ -14,20 +14,26 @@ from shared.patterns.parts import FormPart
 
 def automaton_of(part: FormPart) -> PatternAutomaton:
     """The automaton of a part's texts. Raises: BadInput if it is too large, or has no texts."""
+    found = texts_of(part, EDGE)
+    if found is None:
+        raise BadInput("no text matches the pattern", "pattern")
+    return found
+
+
+def texts_of(part: FormPart, before: int) -> PatternAutomaton | None:
+    """As `automaton_of`, after a character of the kind `before`. None: no text."""
     if part.size > MAX_NETWORK:
         raise TooLarge(f"the form is too large: it may have {MAX_STATES} states", "pattern")
     network = Network()
     start = network.add()
     end = part.build(network, start)
     ends = {end}
-    if network.has_anchors:
-        network, start, ends = without_anchors(network, start, end)
+    if network.conditions:
+        network, start, ends = without_anchors(network, start, end, before)
     found = useful(_SubsetConstruction(network, ends).automaton(start))
-    if found is None:
-        raise BadInput("no text matches the pattern", "pattern")
-    if len(found.accepting) > MAX_STATES:
+    if found is not None and len(found.accepting) > MAX_STATES:
         found = merged(found)
-    if (count := len(found.accepting)) > MAX_STATES:
+    if found is not None and (count := len(found.accepting)) > MAX_STATES:
         raise TooLarge(f"the form has {count} states; it may have {MAX_STATES}", "pattern")
     return found
 

@@ -76,16 +76,6 @@ class Characters(FormPart):
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor(FormPart):
-    kind: int
-    size = 1
-
-    def build(self, network: Network, start: int) -> int:
-        network.has_anchors = True
-        return network.step(start, self.kind, self.kind)
-
-
-@dataclass(frozen=True, slots=True)
 class Compiled:
     """The texts of an automaton, which has no counters; `most`: characters of the text, counted beside its states."""
 

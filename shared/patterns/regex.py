@@ -4,24 +4,23 @@ Look-ahead is read, too. Look-behind and back-references are refused.
 """
 
 import re
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from shared.errors import BadInput
+from shared.patterns.anchors import BEGIN, BEGIN_LINE, END, END_LINE, Anchor, word_condition
 from shared.patterns.byte_automaton import merged
 from shared.patterns.character_classes import COMMON, LINE_ENDS, Codes
 from shared.patterns.characters import ALL, without
 from shared.patterns.compile_budget import TooLarge, current_budget
 from shared.patterns.look_ahead import LookAhead
-from shared.patterns.network import BEGIN, BEGIN_LINE, END, END_LINE, NO_WORD_EDGE, WORD_EDGE
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Anchor, Characters, FormPart, JoinedParts, MergedCharacters, RepeatedPart, either
-from shared.patterns.regex_characters import MAX_NESTING, CharacterReader, Flags, folded
+from shared.patterns.parts import Characters, FormPart, JoinedParts, MergedCharacters, RepeatedPart, either
+from shared.patterns.regex_characters import MAX_NESTING, CharacterReader, Flags
 
 # U, the shortest match first, changes no text that matches as a whole
 GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[imsxuU]*)(?:-(?P<off>[imsxU]+))?(?P<end>[:)]))")
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
-ANCHORS = {"A": BEGIN, "z": END, "Z": END, "b": WORD_EDGE, "B": NO_WORD_EDGE}
+ANCHORS = {"A": BEGIN, "z": END, "Z": END}
 SYNTAX = "the syntax of Rust's regex and look-ahead, without look-behind and back-references"
 SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_TIMES_LENGTH = 20
@@ -36,9 +35,8 @@ def read_regex(pattern: str, within: Codes = ALL, *, escaped: bool = False) -> F
     Raises: TooLarge; BadInput if it is not valid, or has a syntax that is not supported.
     """
     current_budget().spend(len(pattern) // 2)
-    characters = partial(_characters, within=within, escaped=escaped)
     try:
-        return _Reader(pattern, characters, of_rust=not escaped).whole()
+        return _Reader(pattern, within, of_rust=not escaped).whole()
     except TooLarge:
         raise
     except BadInput as error:
@@ -57,12 +55,13 @@ def literal(text: str) -> str:
 
 
 class _Reader(CharacterReader):
-    def __init__(self, text: str, characters: Callable[[Codes], FormPart], *, of_rust: bool) -> None:
+    def __init__(self, text: str, within: Codes, *, of_rust: bool) -> None:
         super().__init__(text, of_rust=of_rust)
-        self._characters = characters
-        # The end of ^ and of the look-aheads read so far directly after it; within these alone, ^ may follow look-ahead
-        self._leading_end = 1 if text.startswith("^") else None
-        self._has_read_look = self._is_in_leading_look = False
+        self._within = within
+
+    def _characters(self, codes: Codes) -> FormPart:
+        """One of these characters. All of them, within a negative look-ahead, so that it refuses enough."""
+        return _characters(codes, ALL if self._is_negated else self._within, not self._of_rust)
 
     def whole(self) -> FormPart:
         found = self._alternatives(Flags())
@@ -120,56 +119,50 @@ class _Reader(CharacterReader):
         if sign == "\\":
             return self._escape(flags)
         if sign == ".":
-            ends = LINE_ENDS[:1] if self._of_rust else LINE_ENDS
+            ends = LINE_ENDS[:1] if self._of_rust or self._is_negated else LINE_ENDS
             return self._characters(ALL if "s" in flags else without(ALL, ends))
         if sign in "^$":
             begin, end = (BEGIN_LINE, END_LINE) if "m" in flags else (BEGIN, END)
-            return self._anchor(sign, begin if sign == "^" else end)
+            return Anchor(begin if sign == "^" else end)
         if sign in "*+?" or (sign == "{" and self._of_rust):
             raise BadInput(f"nothing to repeat before {sign}; accepted is \\{sign}", "pattern")
-        return self._characters(folded([(ord(sign), ord(sign))], flags))
-
-    def _anchor(self, sign: str, kind: int) -> Anchor:
-        if kind not in {END, END_LINE} and self._has_read_look and not self._is_in_leading_look:
-            raise BadInput(f"{sign} after look-ahead is not supported", "pattern")
-        return Anchor(kind)
+        return self._characters(self._folded([(ord(sign), ord(sign))], flags))
 
     def _group(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 3]
-        is_look, was_in_leading_look = sign in {"(?=", "(?!"}, self._is_in_leading_look
+        is_look, was_negated = sign in {"(?=", "(?!"}, self._is_negated
         if self._is_at("(?<=", "(?<!"):
             raise BadInput("look-behind is not supported", "pattern")
-        is_leading = is_look and self._at == self._leading_end
         group = GROUP.match(self._text, self._at)
         if group is None and sign.startswith("(?") and not is_look:
             raise BadInput(f"the group {self._text[self._at : self._at + 4]} is not known", "pattern")
         self._at = self._at + 3 if is_look else group.end() if group is not None else self._at + 1
-        self._has_read_look |= is_look
-        self._is_in_leading_look = is_leading if is_look else was_in_leading_look
+        self._is_negated ^= sign == "(?!"
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise BadInput(f"the pattern has more than {MAX_NESTING} groups within each other", "pattern")
         inner = self._alternatives(_changed(flags, group) if group is not None else flags)
-        self._nesting, self._is_in_leading_look = self._nesting - 1, was_in_leading_look
+        self._nesting, self._is_negated = self._nesting - 1, was_negated
         if not self._is_at(")"):
             raise BadInput("a ( without its )", "pattern")
         self._at += 1
-        if is_leading:
-            self._leading_end = self._at
         return LookAhead(inner, sign == "(?!") if is_look else inner
 
     def _escape(self, flags: Flags) -> FormPart:
         sign = self._text[self._at : self._at + 1]
         if sign in ANCHORS:
             self._at += 1
-            return self._anchor(f"\\{sign}", ANCHORS[sign])
+            return Anchor(ANCHORS[sign])
+        if sign in {"b", "B"}:
+            self._at += 1
+            return Anchor(word_condition(is_edge=sign == "b", is_negated=self._is_negated))
         if sign and sign in "123456789k":
             raise BadInput("back-references are not supported", "pattern")
         codes = self._known_class(inverted=False)
         if codes is None:
             code = self._code()
             codes = ((code, code),)
-        return self._characters(codes if sign in COMMON else folded(codes, flags))
+        return self._characters(codes if sign in COMMON else self._folded(codes, flags))
 
 
 def _changed(flags: Flags, group: re.Match[str]) -> Flags:

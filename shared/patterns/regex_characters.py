@@ -27,6 +27,7 @@ class CharacterReader:
 
     def __init__(self, text: str, *, of_rust: bool) -> None:
         self._text, self._at, self._nesting, self._of_rust = text, 0, 0, of_rust
+        self._is_negated = False  # within an odd number of negative look-aheads
 
     def _is_at(self, *texts: str) -> bool:
         return self._text.startswith(texts, self._at)
@@ -38,6 +39,7 @@ class CharacterReader:
     def _known_class(self, *, inverted: bool) -> Codes | None:
         """The characters of a class such as \\d or \\p{L}, if one is here. `inverted`: for a negated set, so with the
         characters of any language, as the rest must be common to all."""
+        inverted ^= self._is_negated
         letter, found = self._text[self._at : self._at + 1], PROPERTY.match(self._text, self._at)
         if letter in COMMON:
             self._at += 1
@@ -78,7 +80,7 @@ class CharacterReader:
             if self._at >= len(self._text):
                 raise BadInput("a [ without its ]", "pattern")
             if self._of_rust and self._at > start and self._is_at(*OPERATORS):
-                found = _combined(found, operator, folded(codes, flags))
+                found = _combined(found, operator, self._folded(codes, flags, inverted=inverted))
                 codes, operator = [], self._text[self._at : self._at + 2]
                 self._at += 2
             else:
@@ -87,9 +89,7 @@ class CharacterReader:
         if self._at == start:
             raise BadInput("a ] that may be the end of the set or its first character", "pattern")
         self._at += 1
-        whole = _combined(found, operator, folded(codes, flags))
-        if inverted and "i" in flags:
-            whole = (*whole, *OTHER_CASES)
+        whole = _combined(found, operator, self._folded(codes, flags, inverted=inverted))
         return without(ALL, whole) if inverted else whole
 
     def _add_member(self, codes: list[Range], flags: Flags, *, inverted: bool) -> None:
@@ -128,6 +128,18 @@ class CharacterReader:
             return 8
         return self._code(may_be_half=inverted)
 
+    def _folded(self, codes: Sequence[Range], flags: Flags, *, inverted: bool = False) -> Codes:
+        """With the letters of the other case, if the flags have i. `inverted`: as in `_known_class`."""
+        if "i" not in flags:
+            return tuple(codes)
+        narrow = [each for each in codes if each != WIDE]
+        current_budget().spend(sum(last - first for first, last in narrow) // 8)
+        found = [*codes, *(OTHER_CASES if inverted != self._is_negated else ())]
+        for character in (chr(code) for first, last in narrow for code in range(first, last + 1)):
+            others = {character.lower(), character.upper()} - {character}
+            found += [(ord(each), ord(each)) for each in others if len(each) == 1]
+        return tuple(found)
+
 
 def _combined(left: Codes | None, operator: str, right: Codes) -> Codes:
     if left is None:
@@ -138,16 +150,3 @@ def _combined(left: Codes | None, operator: str, right: Codes) -> Codes:
         case "--":
             return without(left, right)
     return (*without(left, right), *without(right, left))
-
-
-def folded(codes: Sequence[Range], flags: Flags) -> Codes:
-    """With the letters of the other case, if the flags have i."""
-    if "i" not in flags:
-        return tuple(codes)
-    narrow = [each for each in codes if each != WIDE]
-    current_budget().spend(sum(last - first for first, last in narrow) // 8)
-    found = list(codes)
-    for character in (chr(code) for first, last in narrow for code in range(first, last + 1)):
-        others = {character.lower(), character.upper()} - {character}
-        found += [(ord(each), ord(each)) for each in others if len(each) == 1]
-    return tuple(found)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+import regex
 
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern
@@ -195,8 +196,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "strin"}, "type must be among object, array"),
     ({"type": "string", "pattern": "^[\x01]$"}, "no text matches the pattern"),
     ({"type": "string", "pattern": "b(?<=a)"}, "look-behind is not supported"),
-    ({"type": "string", "pattern": "((?!b)a)*"}, "look-ahead within a repetition is not supported"),
-    ({"type": "string", "pattern": "c(?=^a)"}, "^ after look-ahead is not supported"),
+    ({"type": "string", "pattern": "^((?!b)a)*$"}, "look-ahead within a repetition is not supported"),
+    ({"type": "string", "pattern": "c(?=^a)"}, "no text matches the pattern"),
     ({"type": "string", "pattern": r"\uD83D"}, r"\uD83D is half of a character; accepted is a whole one"),
     ({"type": "string", "pattern": r"^\p{Emojis}$"}, "the property Emojis of characters is not known"),
     ({"anyOf": [{"pattern": "a(?<!a)"}, {"pattern": "a(?<=a)"}]}, "pattern 'a(?<!a)': the pattern is not valid"),
@@ -331,6 +332,7 @@ def test_a_keyword_that_is_null_has_no_effect(name: str) -> None:
     [
         *("b(?=a)", "^a(?!.*bb)[abc]*$", "^(a(?=b)|c)[abc]*$", "^(?:(?=ab)a|b)?c*(?!b)", "^(?!^a|b$)(?=.)[abc]*$"),
         *("a(?!a)", "^(?=a(?!b))[abc]+$", "(a(?=c)c?){1}b", r"^(?![\s\S]*(?:^a|b$))", "^(?=.*a)(?!b)[abc]{2}$"),
+        *("(?=a)^a", "(?:a|(?!b))^c", r"a(?=.b)\Bb", r"a(?!b)\b", r"(?!ab\b)(?:a|(?=b)^b).", r"(?=b\B(?!c\b))b"),
     ],
 )
 def test_look_ahead_sees_the_rest_of_the_text(pattern: str) -> None:
@@ -342,12 +344,26 @@ def test_look_ahead_sees_the_rest_of_the_text(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "pattern", [r"\w", r"\s", ".", r"[^\W_]", "(?i)k", r"\p{L}", r"(?!\W).", r"a\b", r"\Ba", "(?m)^a", "(?m)a$"]
+)
+def test_negative_look_ahead_refuses_what_one_language_finds(pattern: str) -> None:
+    automaton = automaton_of(schema_part({"type": "string", "pattern": rf"^(?![\s\S]*{pattern})"}))
+    texts = [*map(chr, (*range(0x20, 0x7F), *range(0xA0, 0x300), 0x2028, 0x212A, 0xFEFF)), "\na", "a\nb", "éa", "aé"]
+    accepted = [text for text in texts if automaton.accepts(json.dumps(text, ensure_ascii=False))]
+    for flags in (regex.ASCII, regex.UNICODE):
+        assert not [text for text in accepted if regex.search(pattern, text, flags)]
+
+
+@pytest.mark.parametrize(
     ("pattern", "accepted", "refused"),
     [
         (r"^\p{Lu}[\p{L}\s]{0,99}$", ["Ω", "Дом " * 25], ["a", "Дом " * 25 + "a"]),
         (r"^[\p{L}'-]{1,40} [\p{L}'-]{1,40}$", ["Zoë O'Neil"], ["Zoë", "Zoë " + "a" * 41]),
         ("4[0-9]{14}", ["4" + "0" * 14 + "a"], ["4" + "0" * 13]),
         (r"(?i)^\p{Lu}{2}$", ["äb"], ["a1"]),
+        (r"^(?!x).{0,3000}\bend$", ["a" * 2999 + " end"], ["x end", "a" * 3001 + " end"]),
+        (r"foo.{0,3000}bar", ["é foo" + "я" * 2000 + "bar"], ["foo" + "я" * 3001 + "bar"]),
+        (r"\w{0,3000}\bThe\b.{0,3000}", ["a" * 4000 + " The " + "b" * 4000], ["a" * 4000 + "The"]),
     ],
 )
 def test_a_pattern_with_many_states_is_written(pattern: str, accepted: list[str], refused: list[str]) -> None:
