@@ -17,7 +17,8 @@ ADJUSTED_HEADER = "X-Dilaserve-Adjusted"  # names a limit that the model's room 
 MAX_NAMED = 20  # ignored fields in the header
 
 # Fields by their only value that has no effect; null has none either. They are those of OpenAI, Anthropic, vLLM, TGI
-# and NVIDIA, the forms and limits of SGLang, llama.cpp and transformers, and those of servers of diffusion models.
+# and NVIDIA, the forms, limits and samplers of SGLang, llama.cpp, KoboldCpp and transformers, and those of servers of
+# diffusion models.
 _NULL = (
     *("adapter_id", "alg", "audio", "block_size", "chat_template", "custom_logit_processor", "denoising_steps"),
     *("diffusion_max_steps", "diffusion_steps", "ebnf", "editing_threshold", "factor", "gen_length", "grammar"),
@@ -28,17 +29,25 @@ _NULL = (
     *("truncate", "truncate_prompt_tokens", "web_search_options"),
 )
 _FALSE = (
+    "dynamic_temperature",
     *("add_special_tokens", "continue_final_message", "decoder_input_details", "diffusing", "do_sample", "echo"),
     *("enable_response_messages", "guided_json_object", "include_stop_str_in_output", "partial", "prefix"),
     *("return_full_text", "return_prompt_text", "return_token_ids", "return_token_strs", "return_tokens_as_token_ids"),
     *("use_beam_search", "watermark", "watermarking"),
 )
-_ZERO = (*("alg_temp", "cfg_scale", "min_new_tokens", "min_tokens", "no_repeat_ngram_size"), *("top_n_tokens",))
+_ZERO = (
+    *("alg_temp", "cfg_scale", "dry_multiplier", "dynatemp_range", "epsilon_cutoff", "eta_cutoff", "min_new_tokens"),
+    *("min_tokens", "mirostat", "mirostat_mode", "no_repeat_ngram_size", "penalty_alpha", "smoothing_factor", "top_a"),
+    *("top_n_tokens", "xtc_probability"),
+)
 _EMPTY = (
     *("allowed_token_ids", "bad_words", "documents", "functions", "logits_processors", "mcp_servers"),
     *("stop_sequences",),
 )
-_ONE = (*("best_of", "length_penalty", "num_beams", "repeat_penalty", "typical_p"),)
+_ONE = (
+    *("best_of", "guidance_scale", "length_penalty", "num_beams", "repeat_penalty", "tfs", "tfs_z", "typ_p"),
+    *("typical_p",),
+)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(_NULL, ()),
     **dict.fromkeys(_FALSE, (False,)),
@@ -52,13 +61,14 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "format": ("",),  # Ollama's
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
+    "negative_prompt": ("",),
     "nvext": ({},),  # NVIDIA's, with forms of the text
     "prompt_logprobs": (0, False),
-    "refusal": ("",),
     "remasking": ("low_confidence",),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "suffix": ("",),
+    "top_n_sigma": (-1, 0),
     "vllm_xargs": ({},),
 }
 

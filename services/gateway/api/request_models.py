@@ -53,6 +53,7 @@ class Message(Lenient):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: TextOrParts | None = None
+    refusal: str | None = None  # of an earlier reply, in place of its content
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
 
@@ -66,7 +67,7 @@ class Message(Lenient):
 
     def turn(self) -> Turn:
         calls = [call(each.id, each.function.name, each.function.arguments) for each in self.tool_calls or ()]
-        return turn(self.role, joined(self.content), calls, self.tool_call_id)
+        return turn(self.role, joined(self.content) or self.refusal or "", calls, self.tool_call_id)
 
 
 class StreamOptions(Lenient):

@@ -97,6 +97,7 @@ def thinks(**fields: Any) -> dict[str, Any]:
         ("chat/completions", {"stream": True, "stream_options": {"include_usage": None}, "extra_body": {}}, ""),
         ("chat/completions", {"messages": [QUESTION, {"role": "assistant", "tool_calls": [
             {"id": None, "type": None, "function": {"name": "add", "arguments": None}}]}, QUESTION]}, ""),
+        ("chat/completions", {"mirostat": 0, "tfs_z": 1.0, "top_n_sigma": -1, "dynamic_temperature": False}, ""),
     ],
 )  # fmt: skip
 async def test_a_body_is_served_and_what_has_no_effect_is_named(
@@ -199,9 +200,25 @@ async def test_a_call_and_a_result_of_a_custom_tool_are_turns_of_the_chat(
     called = {"type": "custom_tool_call", "call_id": "a", "name": "sum", "input": "14+15"}
     result = {"type": "custom_tool_call_output", "call_id": "a", "output": "29"}
     await ignored_of(gateway, "/v1/responses", input=[QUESTION, called, result])
-    prompt = text.decode(unpack_int32(gateway.scheduler.requests[-1].prompt_ids or b""))
+    call = {"id": "a", "type": "custom", "custom": {"name": "sum", "input": "14+15"}}
+    turns = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "29"}]
+    await ignored_of(gateway, "/v1/chat/completions", messages=[QUESTION, *turns])
+    first, second = gateway.scheduler.requests
+    prompt = text.decode(unpack_int32(first.prompt_ids or b""))
     assert "14+15" in prompt
     assert "Result of sum: 29" in prompt
+    assert second.prompt_ids == first.prompt_ids
+
+
+async def test_a_refusal_of_an_earlier_reply_is_its_text(gateway: RunningGateway) -> None:
+    part = {"type": "refusal", "refusal": "I cannot."}
+    spoken: list[dict[str, Any]] = [{"content": "I cannot."}, {"content": [part]}, {"refusal": "I cannot."}]
+    for own in spoken:
+        turns = [QUESTION, {"role": "assistant", **own}, QUESTION]
+        assert await ignored_of(gateway, "/v1/chat/completions", messages=turns) == ""
+    await ignored_of(gateway, "/v1/responses", input=[QUESTION, {"role": "assistant", "content": [part]}, QUESTION])
+    assert len(gateway.scheduler.requests) == 4
+    assert len({request.prompt_ids for request in gateway.scheduler.requests}) == 1
 
 
 async def test_a_model_is_listed_as_mistrals_clients_read_it(gateway: RunningGateway) -> None:

@@ -31,6 +31,7 @@ EFFECTIVE = {
     *("chat_template_kwargs", "continue_final_message", "diffusion_config", "diffusion_max_steps", "documents"),
     *("frequency_penalty", "functions", "grammar", "guideline", "length_penalty", "logit_bias", "logits_processors"),
     *("logprob_token_ids", "max_new_tokens", "max_output_tokens", "mcp_servers", "min_tokens", "modalities"),
+    *("mirostat", "negative_prompt", "tfs_z", "top_n_sigma", "xtc_probability"),
     *("no_repeat_ngram_size", "num_beams", "nvext", "prompt_logprobs", "regex", "remasking", "repetition_detection"),
     *("return_full_text", "return_token_ids", "steps", "tool_prompt", "typical_p", "use_beam_search", "vllm_xargs"),
     "watermark",

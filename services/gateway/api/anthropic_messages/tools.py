@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from services.gateway.api.base_models import Lenient, unsupported, wrong_field
+from services.gateway.api.base_models import Lenient, wrong_field
 from services.gateway.api.content import TextOrParts, TextPart, joined
 from services.gateway.api.other_fields import LeftOut, OrLeftOut, kind_of, leaving_out
 from services.gateway.api.prompts import Turn, call, turn
@@ -53,25 +53,12 @@ class CallBlock(Lenient):
     input: dict[str, Any]
 
 
-def named_tools(content: Any) -> Any:
-    """Replace the references of a tool search's result by the names of the tools."""
-    if not isinstance(content, list):
-        return content
-    named = list(content)
-    for i, part in enumerate(content):
-        if kind_of(part) == "tool_reference":
-            if not isinstance(name := part.get("tool_name"), str):
-                raise unsupported(f"part {i} must be of the form {{'type': 'tool_reference', 'tool_name': '...'}}")
-            named[i] = {"type": "text", "text": name}
-    return named
-
-
 class ResultBlock(Lenient):
     """The result of a call, in a message of the user."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Annotated[TextOrParts | None, BeforeValidator(named_tools)] = None
+    content: TextOrParts | None = None
 
 
 # Blocks of an earlier reply of another model: thoughts, and tools that its server ran

@@ -98,6 +98,15 @@ class ToolCall(Lenient):
     type: Literal["function"] = "function"
     function: CalledFunction
 
+    @model_validator(mode="before")
+    @classmethod
+    def _custom_as_function(cls, sent: Any) -> Any:
+        """The input of a custom tool is a text."""
+        custom = sent.get("custom") if kind_of(sent) == "custom" else None
+        if not isinstance(custom, dict):
+            return sent
+        return {"id": sent.get("id"), "function": {"name": custom.get("name"), "arguments": custom.get("input")}}
+
 
 ANY = "any"  # Mistral's name of `required`
 MODES = ("none", "auto", "required", ANY)
