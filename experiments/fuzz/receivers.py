@@ -15,7 +15,7 @@ from experiments.fuzz.samples import MASK_ID, SAMPLES, VOCAB
 from services.gateway.admission.key_use import KeyUse
 from services.gateway.api.response_models import Serving, UnfinishedRequest
 from services.gateway.api.routes.batches import batch_object
-from services.gateway.api.step_details import step_list
+from services.gateway.api.routes.requests import step_list
 from services.gateway.console.cluster_view import ClusterView, load_view, node_views
 from services.gateway.console.service_health import ServiceWatch
 from services.gateway.inflight import unpack_tokens

@@ -10,12 +10,9 @@ from services.gateway.api.errors import install_error_handlers
 from services.gateway.api.openapi import errors, install_openapi
 from services.gateway.api.response_models import ErrorBody
 from services.gateway.api.routes.batches import batch_routes, file_routes
-from services.gateway.api.routes.cluster import cluster_routes
+from services.gateway.api.routes.cluster import health_routes, state_routes
 from services.gateway.api.routes.completions import MESSAGES_PATH, completion_routes, message_routes
 from services.gateway.api.routes.console import install_console
-from services.gateway.api.routes.health import health_routes
-from services.gateway.api.routes.keys import key_routes
-from services.gateway.api.routes.models import model_routes
 from services.gateway.api.routes.requests import request_routes
 from services.gateway.api.routes.tokens import token_routes
 
@@ -32,8 +29,7 @@ def build_app(context: AppContext) -> FastAPI:
         telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )
     with_key = (
-        *(completion_routes, message_routes, token_routes, file_routes, batch_routes),
-        *(model_routes, request_routes, cluster_routes, key_routes),
+        *(completion_routes, message_routes, token_routes, file_routes, batch_routes, request_routes, state_routes),
     )
     for routes in with_key:
         app.include_router(routes(context), dependencies=[Depends(context.admission.identify)])

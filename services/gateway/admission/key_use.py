@@ -6,17 +6,47 @@ started learns the rates from the others within REPEAT_S.
 """
 
 import asyncio
+import math
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from nats.aio.msg import Msg
 
-from services.gateway.admission.rate_limits import RateLimits
 from shared.bus.client import Bus, try_decode
 from shared.bus.clock import BusClock
 from shared.messages.gateway import GatewayUse, KeyRate
 from shared.tasks import pause
+
+
+class RateLimits:
+    """Allows a key a burst of one minute's requests, then one per interval (the generic cell rate algorithm)."""
+
+    def __init__(self) -> None:
+        self._due_s: dict[tuple[str, int], float] = {}  # by key and limit: the time at which all its requests are due
+
+    def acquire(self, key_id: str, per_minute: int, now_s: float, requests: int = 1) -> float:
+        """Count the requests if all are allowed. Returns: 0.0, or the seconds until they are allowed."""
+        due_s = max(now_s, self._due_s.get((key_id, per_minute), -math.inf)) + requests * 60 / per_minute
+        if due_s > now_s + 60:
+            return due_s - now_s - 60
+        self._due_s[key_id, per_minute] = due_s
+        return 0.0
+
+    def count(self, key_id: str, per_minute: int, requests: int, now_s: float) -> None:
+        """Count requests that another gateway has allowed."""
+        due_s = self._due_s.get((key_id, per_minute), -math.inf)
+        self._due_s[key_id, per_minute] = max(now_s, due_s) + requests * 60 / per_minute
+
+    def count_until(self, key_id: str, per_minute: int, due_s: float) -> None:
+        """Count requests until all are due at this time, as another gateway has counted them."""
+        self._due_s[key_id, per_minute] = max(due_s, self._due_s.get((key_id, per_minute), -math.inf))
+
+    def due(self, now_s: float) -> Mapping[tuple[str, int], float]:
+        """By key and limit, the time at which all its requests are due, if that is yet to come. Forgets the others."""
+        self._due_s = {name: due_s for name, due_s in self._due_s.items() if due_s > now_s}
+        return self._due_s
+
 
 PUBLISH_S = 0.05  # interval of messages while something changes
 REPEAT_S = 1.0  # interval of messages otherwise

@@ -1,4 +1,4 @@
-"""Compiles the forms of texts, so that one client's large form delays no other client's small one.
+"""Compiles the forms of texts that clients ask for, so that one client's large form delays no other client's small one.
 
 Each form is first compiled in a thread, with a small budget. One that exceeds it is compiled in a process of its own,
 which is killed if its client leaves. API keys take turns at both. Small forms of two keys may compile at once, so that
@@ -7,23 +7,80 @@ one key alone delays no other. Known forms do not wait.
 
 import asyncio
 import os
+import re
 import resource
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any, Literal
 
-from services.gateway.api.text_forms import Form
+from pydantic_core import from_json
+
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.api.turns import Turns
 from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
-from shared.patterns.byte_automaton import longest_text
+from shared.patterns.byte_automaton import WRITTEN, longest_text
 from shared.patterns.compile_budget import LARGE, SMALL, Budget, BudgetExceeded, limited_to
+from shared.patterns.grammar import grammar_part
+from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Compiled
+from shared.patterns.parts import Compiled, FormPart
+from shared.patterns.schema_keywords import ASSERTIONS
 from shared.run_in_process import LOWEST_PRIORITY, run_in_process
+
+Kind = Literal["schema", "object", "regex", "grammar", "choice"]
+KINDS: Mapping[str, Kind] = {  # by the last word of a field, or the type of a response format
+    "object": "object",
+    "regex": "regex",
+    "regex_schema": "regex",
+    "pattern": "regex",
+    "choice": "choice",
+    "grammar": "grammar",
+    "ebnf": "grammar",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form that a client has given: the body's field, and its value. Equal forms have the same texts."""
+
+    field: str
+    kind: Kind
+    given: Any = None  # a schema or its text; a pattern; a grammar; a list of texts
+
+    def make(self, left_out: list[str]) -> FormPart | str:
+        """The parts of its texts, or their pattern. `left_out` gets what is left out, by field. Raises: BadInput."""
+        match self.kind:
+            case "object":
+                return object_part()
+            case "choice":
+                return choice_part(self.given)
+            case "schema":
+                return schema_part(self._schema(), self.field, left_out)
+            case "grammar":
+                return grammar_part(self.given)
+        if not self.given:
+            reason = "only the empty text has this form; leave the field out to have any text"
+            raise BadInput(f"{self.field}: {reason}", self.field)
+        return f"(?:{self.given})" if self.given.startswith(WRITTEN) else str(self.given)
+
+    def _schema(self) -> Any:
+        """The schema, also within OpenAI's object around it, which clients of TGI send as its value."""
+        try:
+            given = from_json(self.given) if isinstance(self.given, str) else self.given
+        except ValueError as error:
+            raise BadInput(f"{self.field} is not a JSON schema: {error}", self.field) from None
+        is_around = isinstance(given, dict) and "schema" in given and ASSERTIONS.isdisjoint(given)
+        return given["schema"] if is_around else given
+
+
+def form_of(field: str, value: Any) -> Form:
+    """The form that a field of the body gives."""
+    return Form(field, KINDS.get(re.split(r"[._]", field)[-1], "schema"), value)
+
 
 MAX_KNOWN = 16 << 20  # characters of the patterns of known forms, and FORM_SIZE for each form
 FORM_SIZE = 1_000

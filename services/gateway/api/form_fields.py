@@ -1,4 +1,4 @@
-"""The fields with which a client asks for a text of a form; text_forms.py makes patterns of them."""
+"""The fields with which a client asks for a text of a form; form_compiler.py makes patterns of them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
 from services.gateway.api.field_types import as_on_bus
-from services.gateway.api.text_forms import KINDS, Form, form_of
+from services.gateway.api.form_compiler import KINDS, Form, form_of
 
 MAX_GRAMMAR_LENGTH = 100_000  # characters
 

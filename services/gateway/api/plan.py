@@ -1,22 +1,104 @@
-"""The plan of one body: the requests for its choices."""
+"""The wishes of a body, in the same terms for every endpoint, and the plan of the requests for its choices."""
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
-from services.gateway.api.form_compiler import FormCompiler, TextForm
-from services.gateway.api.other_fields import ADJUSTED_HEADER
-from services.gateway.api.prompts import encode_prompt
-from services.gateway.api.wanted_completion import WantedCompletion
+from services.gateway.api.base_models import ADJUSTED_HEADER
+from services.gateway.api.form_compiler import TOOLS, Form, FormCompiler, TextForm
+from services.gateway.api.outputs import OutputRoom, infill_output
+from services.gateway.api.prompts import Prompt, encode_prompt, unblocked
+from services.gateway.api.replies_and_chunks import Replies
+from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ApiKey
-from shared.arrays import Int32
-from shared.canvases import without_effect
+from shared.arrays import Int32, pack_int32
+from shared.canvases import check_for_canvases, without_effect
+from shared.edits import NO_EDITS, edit_threshold_for
 from shared.messages.requests import FinishReason, Outcome, OutcomeStatus, Request
 from shared.text import TextModel
+
+DEFAULT_OUTPUT_TOKENS = 128
+QUESTIONS = "questions"  # the field that gives labels by prompt
+
+WriteReplies = Callable[[str, float], Replies]  # called with the id of the first request and the reply's Unix time
+Keep = Callable[[str, str], Awaitable[None]]  # stores the conversation; called with the request's id and its cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedCompletion:
+    """The wishes of a body, in the terms of a completion. Errors and headers name the body's own fields."""
+
+    prompts: Iterable[Prompt]  # read once, one at a time: each may be as long as the body
+    prompt_field: str
+    n: int = 1  # choices for each prompt
+    limit: tuple[str, int | None]  # the field that limits the tokens of the text, and its value
+    passed: Mapping[str, Any]  # fields that the request has under the same names
+    tools: ToolUse
+    replies: WriteReplies
+    keep: Keep | None = None
+    stop: Sequence[str] = ()
+    forms: Sequence[Form] = ()  # the forms of the text that the client has given
+    labels_by_prompt: Sequence[Sequence[str]] = ()  # the accepted answers, for each prompt its own
+    suffix: str | None = None  # the text after the completion
+    template: str | None = None  # the text, with holes
+    alternatives: int | None = None  # listed beside each token's own log-probability; None: no log-probabilities
+    canvas: bool = False
+    left_out: Sequence[str] = ()  # fields without effect on this model
+
+    @property
+    def choices_field(self) -> str:
+        """The field that asks for several choices."""
+        return "n" if self.n > 1 else QUESTIONS if self.labels_by_prompt else self.prompt_field
+
+    @property
+    def form_field(self) -> str:
+        """The field that gives the form of the text."""
+        return self.forms[0].field if self.forms else QUESTIONS if self.labels_by_prompt else TOOLS
+
+    async def request(self, text: TextModel, key: ApiKey, form: TextForm, prompt_ids: Int32) -> Request:
+        """The request for one prompt, without its own id and seed. Raises: BadInput naming the wrong field."""
+        form_field = self.form_field
+        label_ids = await unblocked(partial(text.encode_choices, form.labels, form_field), sum(map(len, form.labels)))
+        label_tokens = 1 + max(map(len, label_ids)) if label_ids else 0  # with the end token
+        block_length = self.passed.get("block_length")
+        room = OutputRoom(text.card, len(prompt_ids), block_length, label_tokens, self.prompt_field)
+        given = partial(infill_output, self.template, self.suffix, self.limit, text, room)
+        infilled = await unblocked(given, len(self.suffix or self.template or ""))
+        limit = self.limit[1]
+        output_tokens = room.whole_blocks(limit or DEFAULT_OUTPUT_TOKENS)
+        max_tokens = min(limit, output_tokens) if limit is not None else None
+        if infilled is not None:
+            output_tokens, max_tokens = infilled.tokens, infilled.text_tokens
+        elif longest := label_tokens or form.max_tokens:
+            output_tokens = min(room.whole_blocks(longest), output_tokens)
+        fields: dict[str, Any] = {
+            "request_id": "unnamed",
+            "priority": key.usual_priority,
+            **self.passed,
+            "prompt_ids": pack_int32(prompt_ids),
+            "output_tokens": output_tokens,
+            "max_tokens": max_tokens,
+            "block_length": room.block_length,
+            "stop": list(self.stop),
+            "pattern": form.pattern,
+            "choices": list(form.labels),
+            "pinned": infilled.pinned if infilled is not None else b"",
+            "logprobs": self.alternatives is not None,
+            "top_logprobs": self.alternatives or 0,
+            "guesses": self.canvas,
+            "key": key.key_id,
+        }
+        request = Request(**fields)
+        text.check_choices(request, label_ids, output_tokens, form_field)
+        check_for_canvases(request, text.card, form_field)
+        edit_threshold_for(request, text.card, NO_EDITS)
+        return request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,61 @@
-"""The prompts of requests, such as the turns of a conversation, and their tokens."""
+"""The prompts of requests, such as the turns of a conversation with their contents, and their tokens."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import BeforeValidator, Field
 from pydantic_core import from_json
 
+from services.gateway.api.base_models import Lenient, kind_of, unsupported
+from services.gateway.errors import MAX_NAME_LENGTH
 from shared.arrays import Int32
 from shared.text import TextModel
 from shared.tokenizer import LONG_TEXT, ROLES
+
+TextKind = Literal["text", "input_text", "output_text"]  # all but the first are those of responses
+# Also read as a text: a refusal of an earlier reply, and the tool that a search for tools has found
+TEXT_FIELDS: Mapping[str, str] = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    "refusal": "refusal",
+    "tool_reference": "tool_name",
+}
+
+
+class TextPart(Lenient):
+    type: TextKind
+    text: str
+    annotations: list[Any] | None = None  # this and the next of an earlier reply: accepted, not used
+    logprobs: list[Any] | None = None
+
+
+def as_texts(content: Any) -> Any:
+    """Check the parts of a list, and make a part of text of each."""
+    if not isinstance(content, list):
+        return content
+    texts = list(content)
+    for i, part in enumerate(content):
+        kind = kind_of(part)
+        field = TEXT_FIELDS.get(kind)
+        if field is None or not isinstance(part.get(field), str):
+            given = f", not of the type {kind[:MAX_NAME_LENGTH]!r}" if kind and field is None else ""
+            form = f"{{'type': {kind if field else 'text'!r}, {field or 'text'!r}: '...'}}"
+            raise unsupported(f"part {i} must be of the form {form}{given}; only text is supported")
+        if field != "text":
+            texts[i] = {"type": "text", "text": part[field]}
+    return texts
+
+
+def joined(content: str | Sequence[TextPart] | None) -> str:
+    """The text of a content; empty if there is none."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
+
+
+TextOrParts = Annotated[str | Annotated[list[TextPart], Field(fail_fast=True)], BeforeValidator(as_texts)]
+
 
 T = TypeVar("T")
 Turn = Mapping[str, Any]  # of a conversation, as chat templates take it

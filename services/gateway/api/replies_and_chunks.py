@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
-from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
+from services.gateway.api.tool_calls.call_text import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
 from shared.messages.requests import FinishReason, Outcome

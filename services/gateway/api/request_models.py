@@ -1,4 +1,4 @@
-"""The bodies that clients send. For fields that they do not declare see other_fields.py.
+"""The bodies that clients send. For fields that they do not declare see base_models.py.
 
 Lists fail at their first wrong item, as reporting a hundred thousand would block the event loop.
 """
@@ -9,8 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from services.gateway.api.base_models import Lenient, OfModel, unsupported, unsupported_field, wrong_field
-from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.base_models import (
+    NEUTRAL_OF_PROMPTS,
+    Lenient,
+    OfModel,
+    unsupported,
+    unsupported_field,
+    wrong_field,
+)
 from services.gateway.api.field_types import (
     MAX_CHOICES,
     NO_LIMIT,
@@ -34,14 +40,12 @@ from services.gateway.api.field_types import (
     as_on_bus,
 )
 from services.gateway.api.form_fields import TextForms
-from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
-from services.gateway.api.plan import BodyPlanner
-from services.gateway.api.prompts import Prompt, Turn, call, turn
+from services.gateway.api.plan import BodyPlanner, WantedCompletion
+from services.gateway.api.prompts import Prompt, TextOrParts, Turn, call, joined, turn
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.models import ToolCall, Tools, WithToolChoice
 from services.gateway.api.tool_calls.use import ToolUse
-from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import Request
 from shared.text import TextModel
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from services.gateway.api.app_context import AppContext
-from services.gateway.batches.batch_lines import Line, LineResult, read_lines
-from services.gateway.batches.line_server import LineServer
+from services.gateway.batches.batch_lines import Line, LineResult, LineServer, read_lines
 from services.gateway.errors import ApiError
 from shared.messages.gateway import Batch, BatchError, BatchStatus
 from shared.tasks import cancel

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import structlog
@@ -10,7 +11,6 @@ from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
 from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views, storage_view
-from services.gateway.console.load_history import LoadHistory
 from services.gateway.console.service_health import ServiceWatch
 from services.gateway.readiness import STATS_TIMEOUT_S, Readiness
 from services.gateway.settings import GatewaySettings
@@ -21,6 +21,28 @@ from shared.messages.plans import ReconfiguratorStats
 from shared.messages.requests import Outcome
 from shared.messages.stats import STATS_S, SchedulerStats
 from shared.tasks import pause
+
+OLDER_INTERVAL_S = 10.0  # between two kept loads of the hour
+MAX_RECENT_LOADS = 300  # one per second
+MAX_HOUR = 360
+
+
+class LoadHistory:
+    def __init__(self) -> None:
+        self._recent: deque[LoadView] = deque(maxlen=MAX_RECENT_LOADS)
+        self._hour: deque[LoadView] = deque(maxlen=MAX_HOUR)  # one per OLDER_INTERVAL_S
+
+    def add(self, load: LoadView) -> None:
+        self._recent.append(load)
+        if not self._hour or load.t_s >= self._hour[-1].t_s + OLDER_INTERVAL_S:
+            self._hour.append(load)
+
+    def after(self, t_s: float) -> list[LoadView]:
+        """The loads after this Unix time in seconds, the oldest first."""
+        began_s = self._recent[0].t_s if self._recent else 0.0
+        older = [load for load in self._hour if t_s < load.t_s < began_s]
+        return older + [load for load in self._recent if load.t_s > t_s]
+
 
 log = structlog.get_logger(__name__)
 

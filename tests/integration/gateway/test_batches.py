@@ -11,7 +11,6 @@ import pytest
 from nats.aio.msg import Msg
 from openai.types import Batch
 
-from services.gateway.batches import line_server
 from services.gateway.batches.batch_lines import Line, read_lines
 from services.gateway.batches.batch_runner import MAX_IN_FLIGHT
 from services.gateway.bus_connection import BusConnection
@@ -128,7 +127,7 @@ async def test_a_batch_that_cannot_be_queued_is_not_created(gateway: RunningGate
 async def test_a_line_whose_request_the_bus_lost_is_sent_again(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_server, "RETRY_S", 0.01)
+    monkeypatch.setattr("services.gateway.batches.batch_lines.RETRY_S", 0.01)
     gateway.scheduler.losses = 1
     async with gateway.openai() as api:
         done = await ended(api, (await submit(api, line(0), line(1))).id)

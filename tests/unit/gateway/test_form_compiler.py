@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from services.gateway.api.form_compiler import FormCompiler
-from services.gateway.api.text_forms import Form
+from services.gateway.api.form_compiler import Form, FormCompiler
 from services.gateway.api.tool_calls.call_syntax import JsonCalls
 from services.gateway.api.tool_calls.use import ToolUse
 from shared.errors import BadInput

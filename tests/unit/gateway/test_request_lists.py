@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.api.lists import RequestFilter, page_after
-from services.gateway.api.step_details import step_list
+from services.gateway.api.routes.requests import step_list
+from services.gateway.console.cluster_monitor import MAX_RECENT_LOADS, OLDER_INTERVAL_S, LoadHistory
 from services.gateway.console.cluster_view import LoadView
-from services.gateway.console.load_history import MAX_RECENT, OLDER_INTERVAL_S, LoadHistory
 from services.gateway.errors import ApiError
 from shared.api_keys import ApiKey
 from shared.arrays import pack_float32, pack_int32
@@ -142,8 +142,8 @@ def history(seconds: int) -> LoadHistory:
 
 
 def test_the_last_minutes_are_kept_in_full() -> None:
-    times = [load.t_s for load in history(HOURS_S).after(HOURS_S - MAX_RECENT)]
-    assert times == list(range(HOURS_S - MAX_RECENT + 1, HOURS_S + 1))
+    times = [load.t_s for load in history(HOURS_S).after(HOURS_S - MAX_RECENT_LOADS)]
+    assert times == list(range(HOURS_S - MAX_RECENT_LOADS + 1, HOURS_S + 1))
     assert LoadHistory().after(0.0) == []
 
 

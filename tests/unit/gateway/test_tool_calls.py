@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.api.request_models import Message
-from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
 from services.gateway.api.tool_calls.call_syntax import (
     CallSyntax,
     GemmaCalls,
@@ -17,7 +16,7 @@ from services.gateway.api.tool_calls.call_syntax import (
     call_form,
     find_call_syntax,
 )
-from services.gateway.api.tool_calls.call_text import Call
+from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern

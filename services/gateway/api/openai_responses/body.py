@@ -5,17 +5,23 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
-from services.gateway.api.content import TextOrParts, joined
+from services.gateway.api.base_models import (
+    NEUTRAL_IN_OTHER_FORMS,
+    LeftOut,
+    Lenient,
+    OrLeftOut,
+    leaving_out,
+    unsupported,
+    unsupported_field,
+    wrong_field,
+)
 from services.gateway.api.field_types import MaxTokens, Metadata, TopLogprobs
 from services.gateway.api.form_fields import ResponseFormat
 from services.gateway.api.openai_responses.replies import ResponseReplies
-from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
-from services.gateway.api.plan import BodyPlanner
-from services.gateway.api.prompts import Turn, call, turn
+from services.gateway.api.plan import BodyPlanner, WantedCompletion
+from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
 from services.gateway.api.request_models import ServedBody
 from services.gateway.api.tool_calls.models import LEAVES_OUT_BUILT_IN, MAX_TOOLS, Function, WithToolChoice
-from services.gateway.api.wanted_completion import WantedCompletion
 from shared.messages.requests import ChatMessage
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`; the others concern outputs that no reply has

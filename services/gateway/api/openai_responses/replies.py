@@ -13,8 +13,7 @@ from services.gateway.api.replies_and_chunks import (
     with_alternatives,
 )
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
-from services.gateway.api.tool_calls.call_stream import CallStream, NewPart
-from services.gateway.api.tool_calls.call_text import Call
+from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
 from services.gateway.stores.conversations import ID_PREFIX

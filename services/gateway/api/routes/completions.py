@@ -7,12 +7,12 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.anthropic_messages.response_models import MessageErrorBody, MessageObject, TokenCount
 from services.gateway.api.app_context import AppContext
+from services.gateway.api.base_models import ignored_header
 from services.gateway.api.complete import complete
 from services.gateway.api.openai_decisions.body import DecisionBody, DecisionObject
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.response_models import ResponseObject
 from services.gateway.api.openapi import errors, json_body, streamed
-from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.prompts import encode_prompt
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_models import ChatBody, FimBody, TextBody

@@ -1,11 +1,13 @@
 """GET /v1/requests and /v1/requests/{id}: the outcomes of requests, also for clients that lost their connection."""
 
 import asyncio
+import math
 import re
 from heapq import merge
 from operator import attrgetter
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Query, Request
 from msgspec.structs import replace
 
@@ -13,19 +15,21 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.replies import ID_PREFIX as MESSAGE_ID_PREFIX
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.lists import RequestFilter, page_after
-from services.gateway.api.replies_and_chunks import ChatFormat, TextFormat, usage_of
+from services.gateway.api.replies_and_chunks import ChatFormat, Json, TextFormat, usage_of
 from services.gateway.api.response_models import RequestPage, RequestSummary, StoredRequest, UnfinishedRequest
-from services.gateway.api.step_details import step_list
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_monitor import end_s
 from services.gateway.errors import ApiError, not_found
 from services.gateway.inflight import find_active
 from services.gateway.stores.conversations import ID_PREFIX as RESPONSE_ID_PREFIX
 from shared.api_keys import ApiKey
+from shared.arrays import unpack_float32, unpack_int32
 from shared.bus.client import Bus
 from shared.bus.errors import bus_errors
 from shared.errors import RetryLater
+from shared.messages.decisions import StepDecisions
 from shared.messages.requests import ActiveRequest, Cancel, Outcome
+from shared.messages.steps import StepKind
 
 ID_PREFIXES = (ChatFormat.id_prefix, TextFormat.id_prefix, RESPONSE_ID_PREFIX, MESSAGE_ID_PREFIX)  # of replies
 REQUEST_ID = re.compile(r"([a-z0-9_]{1,32}\.)?[A-Za-z0-9_-]{1,64}")  # the first part: a named producer
@@ -154,3 +158,42 @@ async def _find_in_cell(
     if not key.may_see(active.key):
         return None
     return UnfinishedRequest.of(replace(active, request_id=request_id)), bus  # older schedulers omit the id
+
+
+def step_list(steps: StepDecisions | None, slo_s: float) -> list[Json]:
+    """One object per step: its decision and the numbers behind it.
+
+    Units: ms. `t_ms` is from arrival until the step was sent; from then, `time_left_ms` is predicted to the last token
+    (None: no prediction) and `slo_left_ms` is to the deadline. A damaged record has no steps.
+    """
+    try:
+        return [] if steps is None else _rows(steps, slo_s)
+    except (ValueError, IndexError):
+        return []
+
+
+def _rows(steps: StepDecisions, slo_s: float) -> list[Json]:
+    """Raises: ValueError or IndexError if the columns do not fit together."""
+    floats = (steps.at_s, steps.thresholds, steps.allowed, steps.time_left_s, steps.step_latency_s)
+    integers = (steps.blocks, steps.kinds, steps.placed_on, steps.batch_requests, steps.batch_tokens)
+    columns = [unpack_float32(each).tolist() for each in floats] + [unpack_int32(each).tolist() for each in integers]
+    if not np.isfinite(columns[0] + columns[1] + columns[2] + columns[4]).all():
+        raise ValueError("a number is not finite")
+    rows = enumerate(zip(*columns, strict=True), steps.first_step)
+    return [
+        {
+            "step": step,
+            "t_ms": round(at_s * 1000, 3),
+            "block": block,
+            "kind": StepKind(kind).name.lower(),
+            "threshold": round(threshold, 6),
+            "allowed_threshold": round(allowed, 6),
+            "instance": steps.instances[instance],
+            "batch_requests": requests,
+            "batch_tokens": tokens,
+            "step_latency_ms": round(latency_s * 1000, 3),
+            "time_left_ms": round(left_s * 1000, 3) if math.isfinite(left_s) else None,
+            "slo_left_ms": round((slo_s - at_s) * 1000, 3),
+        }
+        for step, (at_s, threshold, allowed, left_s, latency_s, block, kind, instance, requests, tokens) in rows
+    ]

@@ -8,10 +8,9 @@ from pydantic import Field, model_validator
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.base_models import OfModel, unsupported_field
+from services.gateway.api.base_models import NEUTRAL_OF_PROMPTS, OfModel, ignored_header, unsupported_field
 from services.gateway.api.field_types import TemplateOptions
 from services.gateway.api.openapi import json_body
-from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS, ignored_header
 from services.gateway.api.prompts import Prompt, encode_prompt, unblocked
 from services.gateway.api.request_body import read_body
 from services.gateway.api.request_models import Message

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from services.gateway.api.prompts import Turn
-from services.gateway.api.tool_calls.call_text import SPACE, CallReader
-from services.gateway.api.tool_calls.gemma_arguments import gemma_arguments
+from services.gateway.api.tool_calls.call_text import SPACE, CallReader, gemma_arguments
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import product
 from shared.patterns.json_containers import COMMA, member

@@ -4,9 +4,12 @@ The texts and calls in a longer text begin with those in a shorter one, so a str
 Text that can still become the beginning of a call is withheld.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 
 Arguments = tuple[str, int]  # the JSON object of a call's arguments, and its end; if it is incomplete, that of the text
 SPACE = r"\s*"
@@ -14,6 +17,7 @@ PIECES = (
     *(SPACE, r"\{", SPACE, *'"name"', SPACE, ":", SPACE, '"', r"([\w.-]+)", '"', SPACE, ",", SPACE),
     *(*'"arguments"', SPACE, ":", SPACE, r"\{"),
 )
+DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
 IN_ARGUMENTS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]<]', re.DOTALL)  # `<` is no JSON outside of a string
 
 
@@ -96,7 +100,7 @@ def _json_arguments(text: str, start: int) -> Arguments:
         if found[0] == "<":
             end = found.start()
             break
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+        depth += DEPTHS.get(found[0], 0)
         if not depth:
             end = found.end()
             break
@@ -106,3 +110,79 @@ def _json_arguments(text: str, start: int) -> Arguments:
 def _beginnings(pieces: Sequence[str]) -> str:
     """The pattern of every beginning of the pieces."""
     return "".join(f"(?:{piece}" for piece in pieces) + ")?" * len(pieces)
+
+
+_NAME = r'[^\s{}\[\],:<"][^{}\[\],:<"]*'  # a key, a number or a constant
+_STRING = r'<\|"\|>(?P<text>(?s:.*?))(?:(?P<closing><\|"\|>)|(?:<(?:\|(?:"\|?)?)?)?\Z)'
+_CUT = rf'(?P<cut>{_NAME}\Z|<(?:\|(?:"\|?)?)?\Z|"(?:[^"\\]|\\.)*\\?\Z)'  # may continue in other ways
+_TOKEN = re.compile(rf'{_STRING}|{_CUT}|(?P<json>"(?:[^"\\]|\\.)*"|[{{}}\[\],:\s])|(?P<name>{_NAME})(?P<is_key>:)?')
+
+
+def gemma_arguments(text: str, start: int) -> Arguments:
+    """The object that begins at `start`, as JSON. Of an incomplete one, the JSON begins that of the whole one.
+
+    Gemma 4 writes {city:<|"|>Rome<|"|>,days:[1,2]}: keys have no quotes, and texts are between marks, without escapes.
+    """
+    written, depth, at = list[str](), 0, start
+    while found := _TOKEN.match(text, at):
+        at = found.end()
+        if found["text"] is not None:
+            quoted = json.dumps(found["text"], ensure_ascii=False)
+            written.append(quoted if found["closing"] else quoted[:-1])
+        elif found["json"]:
+            written.append(found["json"])
+            depth += DEPTHS.get(found["json"], 0)
+            if not depth:
+                break
+        elif found["name"]:
+            name = found["name"].rstrip()
+            written.append(f"{json.dumps(name, ensure_ascii=False)}:" if found["is_key"] else _scalar(name))
+    return "".join(written), at
+
+
+def _scalar(word: str) -> str:
+    """A number or a constant as JSON has it; another word is a text."""
+    if word == "None":
+        return "null"
+    with suppress(ValueError):
+        json.loads(word)
+        return word
+    return json.dumps(word, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """A new part of a tool call. `name`: of the tool, in the first part of the call; None in later parts."""
+
+    index: int
+    name: str | None
+    arguments: str
+
+
+class CallStream:
+    """The text of one choice, piece by piece."""
+
+    def __init__(self, read: Callable[[str, bool], ReadText]) -> None:
+        """`read` parses the text so far; its second argument is whether the text is complete."""
+        self._read, self._text, self._sent = read, "", ReadText()
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call has been sent."""
+        return bool(self._sent.calls)
+
+    def add(self, piece: str, *, is_last: bool = False) -> list[str | NewPart]:
+        """The new texts and the new parts of calls, in order."""
+        self._text += piece
+        before, self._sent = self._sent, self._read(self._text, is_last)
+        new, calls = list[str | NewPart](), 0
+        for part, known in zip_longest(self._sent.parts, before.parts):
+            if isinstance(part, str):
+                rest = part[len(known) if isinstance(known, str) else 0 :]
+                new += [rest] if rest else []
+                continue
+            sent = known.arguments if isinstance(known, Call) else None
+            rest = part.arguments[len(sent or "") :]
+            new += [NewPart(calls, part.name if sent is None else None, rest)] if rest or sent is None else []
+            calls += 1
+        return new
