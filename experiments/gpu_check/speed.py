@@ -10,7 +10,7 @@ from experiments.gpu_check.roofline import LLADA_8B, Ceilings, measure_ceilings,
 from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
-from services.worker.model.largest_batch import forward_bytes, largest_batch
+from services.worker.model.model_loading import forward_bytes, largest_batch
 from services.worker.model.model_runner import Runner
 from services.worker.profile.profiler import BLOCK, QUICK_PLAN, TYPICAL_TOKENS, ProfilePlan, measure
 from shared.messages.steps import StepKind

@@ -20,10 +20,9 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.model import model_loading
 from services.worker.model.decoder import Layer, PackedDecoder
 from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.missed_collectives import missed_collectives
 from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from services.worker.model.model_runner import Runner, TokenPredictions
-from services.worker.model.tensor_parallel import RankGroup, parallel_runner
+from services.worker.model.tensor_parallel import RankGroup, missed_collectives, parallel_runner
 from shared.arrays import pack_int32
 from shared.errors import BadInput
 from tests.support.golden import COPY

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from services.worker.model.canvas_sampling import random_tokens
+from services.worker.model.canvas_runner import random_tokens
 from services.worker.model.sampling import Noise, gumbel
 
 

@@ -22,8 +22,7 @@ from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.step_jobs import MessageDeduplicator
 from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.model_runner import TokenPredictions, TopPredictions, rows_with_top_tokens
-from services.worker.model.selection import select
+from services.worker.model.model_runner import TokenPredictions, TopPredictions, rows_with_top_tokens, select
 from shared.arrays import Bool, Float64, Int32, Int64, pack_int32, unpack_int32
 from shared.edits import NO_EDITS
 from shared.messages.checkpoints import Checkpoint

@@ -6,8 +6,7 @@ import torch
 from services.worker.cache.kv_store import KvStore
 from services.worker.model.attention import Kernel, attention, fallback
 from services.worker.model.decoder import PackedDecoder
-from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
+from services.worker.model.forward_batch import ForwardBatch, ForwardInputs, Transfer, arrays_of, max_lengths
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from services.worker.model.canvas_sampling import random_tokens
+from services.worker.model.canvas_runner import random_tokens
 from services.worker.model.families.config import CanvasRules
 from services.worker.model.model_runner import TokenPredictions
 from shared.arrays import Bool, Float64, Int64

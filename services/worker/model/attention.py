@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from services.worker.cache.kv_store import KvStore
 from services.worker.model.decoder import Attend
-from services.worker.model.forward_inputs import ForwardInputs
+from services.worker.model.forward_batch import ForwardInputs
 
 
 class RequestSpans(NamedTuple):

@@ -18,8 +18,7 @@ from services.worker.model.attention import Kernel, attention
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.experts import groups_on_device
 from services.worker.model.families import ModelConfig
-from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of
+from services.worker.model.forward_batch import ForwardBatch, ForwardInputs, Transfer, arrays_of
 from shared.arrays import Int64
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
 

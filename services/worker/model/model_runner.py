@@ -13,14 +13,22 @@ from services.worker.model.attention import attention, kernel_name, kernel_of
 from services.worker.model.cuda_graphs import CacheStepGraphs, can_capture
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import ModelConfig
-from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.forward_inputs import ForwardInputs, Transfer, arrays_of, max_lengths
+from services.worker.model.forward_batch import ForwardBatch, ForwardInputs, Transfer, arrays_of, max_lengths, slices_of
 from services.worker.model.logit_changes import change_logits
 from services.worker.model.row_padding import num_padded_rows
-from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards, total_of
-from services.worker.model.selection import select
-from services.worker.model.top_logits import combine_top, top_logits
-from services.worker.model.truncation import LIMITS, Truncation, is_truncated, lowest_logits
+from services.worker.model.sampling import (
+    LIMITS,
+    Noise,
+    Truncation,
+    Vocabulary,
+    best_of,
+    combine_shards,
+    combine_top,
+    is_truncated,
+    lowest_logits,
+    top_logits,
+    total_of,
+)
 from shared.arrays import Bool, Float64, Int64
 
 NO_TOKEN = -1  # of a rank that is out of memory
@@ -222,3 +230,22 @@ def truncated_rows(batch: ForwardBatch) -> Int64:
     if not batch.sampling["temperature"].any():
         return batch.counts[:0]
     return np.flatnonzero(is_truncated(batch.sampling).repeat(batch.counts))
+
+
+def select(tokens: Int64, confidences: Float64, batch: ForwardBatch, mask_token_id: int, *, is_strict: bool) -> Bool:
+    """Select every candidate whose confidence reaches its limit (with `is_strict`: exceeds it) and whose token is not
+    the current one, and always the most confident mask of each request that has masks. A candidate is a mask, whose
+    limit is the threshold, or a token that may change, whose limit is the edit threshold.
+
+    Source: the threshold rule of Fast-dLLM; with `is_strict` that of SDAR and LLaDA2; both limits are LLaDA2.1's. Among
+    equal confidences, the first candidate counts as the most confident; one that is not a number counts as the least.
+    Shapes: tokens and confidences [R] -> [R].
+    """
+    reached = confidences > batch.limits if is_strict else confidences >= batch.limits
+    selected: Bool = reached & (tokens != batch.current)
+    is_masked = batch.current == mask_token_id
+    score = np.where(is_masked, np.where(np.isnan(confidences), -1.0, confidences), -2.0)
+    for rows in slices_of(batch.counts):
+        best = rows.start + score[rows].argmax()
+        selected[best] |= is_masked[best]
+    return selected

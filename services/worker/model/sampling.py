@@ -1,13 +1,19 @@
-"""Samples a token and its confidence from each row of logits, greedily or with a temperature.
+"""Samples a token and its confidence from each row of logits, greedily or with a temperature, also from a truncated
+distribution (`top_p`, `top_k` and `min_p`), and finds the highest logits of a row, for clients that want them.
 
 Random numbers are counter-based: a hash of (seed, step, position, token). So a request draws the same numbers in any
 batch and on any instance.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
+
+from shared.arrays import Bool
 
 CHUNK_ELEMENTS = 1 << 24  # logits of one chunk: a copy of 64 MiB, with a temperature of 128 MiB
 
@@ -155,3 +161,88 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The truncated rows and their limits, named as in Sampling. Shapes: all [F]."""
+
+    rows: Tensor  # int64, of the logits
+    temperature: Tensor  # float64, above 0
+    top_p: Tensor  # float64 in [0, 1]; 1: no effect
+    top_k: Tensor  # float64; 0 or less: no effect
+    min_p: Tensor  # float64 in [0, 1]; 0: no effect
+
+
+LIMITS = [field.name for field in fields(Truncation)][1:]
+
+
+def is_truncated(sampling: NDArray[Any]) -> Bool:
+    """Whether the distribution of each row is truncated. `sampling`: of `sampling_table`. Shapes: [N] -> [N]."""
+    truncates = (sampling["top_p"] < 1) | (sampling["top_k"] > 0) | (sampling["min_p"] > 0)
+    is_drawn: Bool = sampling["temperature"] > 0
+    return is_drawn & truncates
+
+
+def lowest_logits(logits: Tensor, truncation: Truncation, mask_token_id: int) -> Tensor:
+    """The lowest logit that each row may draw.
+
+    Source: vLLM's order, on softmax(logits / T) without the mask. `min_p` keeps the tokens of at least this share of
+    the highest probability, `top_k` the k most probable ones of them, and `top_p` the fewest of these, the most
+    probable first, that have at least this share of their total. At least one token remains, and all of equal logits.
+
+    Shapes: logits [R, V], over the whole vocabulary -> float64 [R]; -inf in the rows that are not truncated.
+    """
+    lowest = torch.full((len(logits),), -torch.inf, dtype=torch.float64, device=logits.device)
+    for chunk in row_chunks(len(truncation.rows), logits.shape[1]):
+        lowest[truncation.rows[chunk]] = _lowest_of_rows(logits, truncation, chunk, mask_token_id)
+    return lowest
+
+
+def _lowest_of_rows(logits: Tensor, truncation: Truncation, chunk: slice, mask_token_id: int) -> Tensor:
+    values = logits[truncation.rows[chunk]]  # a copy, [F, V]
+    values[:, mask_token_id] = -torch.inf
+    ordered = values.sort(dim=-1, descending=True).values.double()
+    shares = (ordered / truncation.temperature[chunk].unsqueeze(1)).softmax(dim=-1)
+    top_k = truncation.top_k[chunk].unsqueeze(1)
+    rank = torch.arange(shares.shape[1], device=shares.device)
+    shares *= (shares >= truncation.min_p[chunk].unsqueeze(1) * shares[:, :1]) & ((top_k <= 0) | (rank < top_k))
+    total = shares.cumsum(dim=-1)
+    is_kept = (total - shares < truncation.top_p[chunk].unsqueeze(1) * total[:, -1:]) & (shares > 0)
+    last = is_kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1  # those kept come first
+    return ordered.gather(1, last).squeeze(1)
+
+
+def top_logits(logits: Tensor, rows: Tensor, k: int, vocabulary: Vocabulary, temperature: Tensor | None) -> Tensor:
+    """The k highest logits of these rows, and their token ids; the mask is not among them.
+
+    Shapes: logits [R, V], rows int64 [A], temperature [R] -> float64 [2, A, k], descending; -inf if V is too small.
+    Rows with a temperature above 0 are divided by it.
+    """
+    chunks = row_chunks(len(rows), logits.shape[1])
+    return torch.cat([_top_of_rows(logits, rows[chunk], k, vocabulary, temperature) for chunk in chunks], dim=1)
+
+
+def combine_top(top: Tensor, total: Tensor) -> Tensor:
+    """The k most probable tokens over all parts of the vocabulary.
+
+    Shapes: top [parts, 2, A, k], total [A], the logsumexp of each row -> float64 [2, A, k]: tokens, probabilities.
+    """
+    k = top.shape[-1]
+    values, tokens = top.permute(1, 2, 0, 3).flatten(2)  # [A, parts * k] each
+    best, index = values.topk(k, dim=-1)
+    return torch.stack((tokens.gather(1, index), (best - total.unsqueeze(1)).exp()))
+
+
+def _top_of_rows(logits: Tensor, rows: Tensor, k: int, vocabulary: Vocabulary, temperature: Tensor | None) -> Tensor:
+    values = logits[rows].float()  # [A, V]
+    if temperature is not None:
+        scale = temperature[rows].unsqueeze(1)
+        values /= torch.where(scale > 0, scale, 1.0).float()
+    mask = vocabulary.mask_token_id - vocabulary.first
+    if 0 <= mask < values.shape[1]:
+        values[:, mask] = -torch.inf
+    best, column = values.topk(min(k, values.shape[1]), dim=-1)
+    missing = (0, k - best.shape[1])
+    tokens = pad((column + vocabulary.first).double(), missing)
+    return torch.stack((pad(best.double(), missing, value=-torch.inf), tokens))

@@ -21,8 +21,7 @@ from services.worker.model.attention import RequestSpans, fallback, flash, kerne
 from services.worker.model.canvas_attention import canvas_attention, span_arrays
 from services.worker.model.canvas_attention import spans_of as canvas_spans_of
 from services.worker.model.families import ModelConfig, parse_config
-from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.forward_inputs import ForwardInputs
+from services.worker.model.forward_batch import ForwardBatch, ForwardInputs
 from tests.support.canvas_model import RULES, SIZES
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder

@@ -15,7 +15,7 @@ from services.worker.engine.offline_decoder import CaseRequest, Decode, DecodeOp
 from services.worker.engine.self_check import Canary
 from services.worker.engine.sequence_state import open_sequence
 from services.worker.model.canvas_runner import CanvasRunner
-from services.worker.model.largest_batch import largest_batch
+from services.worker.model.model_loading import largest_batch
 from shared.arrays import pack_int32
 from shared.errors import BadInput
 from tests.support.canvas_model import open_canvas_model, write_canvas_model

@@ -17,7 +17,7 @@ from services.worker.model.decoder import Mlp
 from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import parse_config
 from services.worker.model.families.config import Experts
-from services.worker.model.forward_inputs import ForwardInputs
+from services.worker.model.forward_batch import ForwardInputs
 from services.worker.model.fused import Fused
 from services.worker.model.weights import empty_decoder
 from tests.support.golden import COPY

@@ -27,8 +27,7 @@ from services.worker.model.cuda_graphs import (
 )
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.families import parse_config
-from services.worker.model.forward_batch import ForwardBatch
-from services.worker.model.forward_inputs import Transfer
+from services.worker.model.forward_batch import ForwardBatch, Transfer
 from services.worker.model.logit_changes import RequestChanges
 from services.worker.model.model_runner import Runner
 from services.worker.model.weights import empty_decoder

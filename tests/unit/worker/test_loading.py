@@ -18,8 +18,14 @@ from transformers import Qwen3Config
 from services.worker.cache.kv_store import CPU_SHARE, tokens_that_fit
 from services.worker.model.decoder import PackedDecoder, Shard
 from services.worker.model.families import FAMILIES, parse_config, read_config
-from services.worker.model.largest_batch import largest_batch
-from services.worker.model.model_loading import CacheSize, ModelChoice, check_model, choose_dtype, open_runner
+from services.worker.model.model_loading import (
+    CacheSize,
+    ModelChoice,
+    check_model,
+    choose_dtype,
+    largest_batch,
+    open_runner,
+)
 from services.worker.model.model_runner import Runner, truncated_rows
 from services.worker.model.weights import load, save
 from shared.errors import BadInput

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from services.worker.model import sampling
-from services.worker.model.canvas_sampling import combine_parts, read_canvas
+from services.worker.model.canvas_runner import combine_parts, read_canvas
 from services.worker.model.forward_batch import sampling_table
-from services.worker.model.sampling import Noise, Vocabulary, best_of, combine_shards
-from services.worker.model.truncation import Truncation, lowest_logits
+from services.worker.model.sampling import Noise, Truncation, Vocabulary, best_of, combine_shards, lowest_logits
 from shared.messages.requests import Sampling
 from tests.support.engines import engine_of
 from tests.support.random_model import MASK_ID

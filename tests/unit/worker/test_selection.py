@@ -12,9 +12,8 @@ from torch import Tensor
 
 from services.worker.engine.step_results import summarize
 from services.worker.model.forward_batch import NONE, ForwardBatch
-from services.worker.model.sampling import Vocabulary
-from services.worker.model.selection import select
-from services.worker.model.top_logits import combine_top, top_logits
+from services.worker.model.model_runner import select
+from services.worker.model.sampling import Vocabulary, combine_top, top_logits
 from shared.arrays import unpack_float32, unpack_int32, unpack_int64
 from shared.messages.steps import StepTopTokens
 from tests.support.engines import engine_of
