@@ -13,8 +13,7 @@ from shared.arrays import Int32
 from shared.control_tokens import BREAK, ControlTokens
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import ChatMessage
-from shared.model_card import read_card_and_ends
-from shared.model_files import read_json
+from shared.model_files import read_card_and_ends, read_json
 from shared.token_bytes import added_bytes, byte_level_bytes, other_bytes, token_bytes
 
 LONG_TEXT = 4_000  # characters; a longer text is tokenized in a thread, as it would block the event loop

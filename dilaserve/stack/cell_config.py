@@ -6,8 +6,7 @@ from services.scheduler.cell import cell_config
 from services.scheduler.settings import SchedulerSettings
 from shared.bus.cell_config import read_config
 from shared.messages.cell import CellConfig
-from shared.model_card import read_model_card
-from shared.model_files import default_model_name, find_model
+from shared.model_files import default_model_name, find_model, read_model_card
 from shared.predictor_card import find_predictor_card
 from shared.service import connect_to_bus
 from shared.settings import ServiceSettings, read_settings

@@ -14,8 +14,7 @@ from services.scheduler.registry import find_policy
 from services.worker.model.families import read_config
 from shared.errors import BadInput
 from shared.messages.cell import CellConfig, cache_of
-from shared.model_card import read_model_card, read_model_config
-from shared.model_files import added_tokens_of, chat_template_of, read_json
+from shared.model_files import added_tokens_of, chat_template_of, read_json, read_model_card, read_model_config
 from shared.predictor_card import CARD_FILE, read_predictor_card
 from shared.profile import read_profile
 from shared.settings import PREFIX

@@ -15,8 +15,7 @@ from shared.gpus import num_gpus
 from shared.instance_counts import read_instance_counts
 from shared.messages.cell import CacheName, cache_of
 from shared.messages.launch import InstanceSpec
-from shared.model_card import read_model_card
-from shared.model_files import default_model_name, find_model
+from shared.model_files import default_model_name, find_model, read_model_card
 from shared.profile import read_profile
 from shared.urls import is_loopback
 

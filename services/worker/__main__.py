@@ -36,8 +36,7 @@ from shared.messages.cell import cache_of
 from shared.messages.instances import Instance
 from shared.messages.versions import VERSION
 from shared.metrics_server import serve_metrics
-from shared.model_card import read_model_card
-from shared.model_files import default_model_name, find_model
+from shared.model_files import default_model_name, find_model, read_model_card
 from shared.service import Service, freeze_startup_objects, run_program, run_service, serve_on_bus
 from shared.tasks import run_until_stopped
 

@@ -21,7 +21,7 @@ from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Instance
 from shared.messages.stats import SchedulerStats
-from shared.model_card import read_model_card
+from shared.model_files import read_model_card
 from shared.text import TextModel
 from tests.support.gateway import ready
 from tests.support.nats import NatsServer

@@ -13,7 +13,7 @@ from shared.bus.subjects import step_consumer
 from shared.messages.instances import Instance
 from shared.messages.requests import Outcome, Request
 from shared.messages.steps import StepJobs
-from shared.model_card import read_model_card
+from shared.model_files import read_model_card
 from shared.tasks import during
 from tests.support.scripted_worker import ScriptedWorker
 

@@ -23,7 +23,7 @@ from shared.bus.client import Bus
 from shared.bus.codec import decode
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.models import CanaryRecord
-from shared.model_card import read_model_card
+from shared.model_files import read_model_card
 from shared.profile import LatencyProfile
 from shared.settings import read_settings, to_environ
 from shared.tasks import during

@@ -13,9 +13,8 @@ from shared.arrays import pack_int32
 from shared.edits import edit_threshold_for
 from shared.errors import BadInput
 from shared.messages.requests import Request
-from shared.model_card import read_model_card
 from shared.model_families import ARCHITECTURES, usual_edit_threshold
-from shared.model_files import default_model_name, find_model
+from shared.model_files import default_model_name, find_model, read_model_card
 from shared.text import round_up_to_blocks
 from tests.builders import model_card
 from tests.support.golden import COPY

@@ -1,6 +1,52 @@
-"""The families of models: one module each, listed in registry.py."""
+"""The supported families of models, chosen by the architecture that `config.json` names.
+
+Every shape, id, epsilon and rope base is read from the file; settings that the decoder does not implement are rejected.
+"""
+
+from pathlib import Path
 
 from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.registry import FAMILIES, parse_config, read_config
+from services.worker.model.families.diffusion_gemma import DIFFUSION_GEMMA
+from services.worker.model.families.family import Family, RawConfig
+from services.worker.model.families.llada import LLADA
+from services.worker.model.families.llada2 import LLADA2
+from services.worker.model.families.qwen import DREAM, SDAR
+from shared.model_families import with_defaults
+from shared.model_files import naming, read_model_config
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
+
+FAMILIES: dict[str, Family] = {
+    "llada": LLADA,
+    "dream": DREAM,
+    "sdar": SDAR,
+    "llada2": LLADA2,
+    "diffusion_gemma": DIFFUSION_GEMMA,
+}
+
+QUANTIZED = ("quantization_config", "quantization", "compression_config")  # the keys of transformers, MLX, and others
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """Read `config.json` of a model directory.
+
+    Raises: ValueError, one line, if the file is missing or unreadable, names an unknown architecture, lacks a key, or
+    has a setting that the decoder does not implement.
+    """
+    with naming(directory / "config.json"):
+        raw = read_model_config(directory)
+        return parse_config({**raw, "eos_token_id": raw["eos_token_id"][0]})
+
+
+def parse_config(raw: RawConfig) -> ModelConfig:
+    """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
+    config = with_defaults(raw)
+    if quantized := next(filter(config.get, QUANTIZED), None):
+        raise ValueError(f"{quantized}: quantized checkpoints are not supported, only bfloat16 and float32 ones")
+    family = next(each for each in FAMILIES.values() if each.architecture in config["architectures"])
+    given = {**config.get("generation", {}), **config}
+    for key, value in family.required.items():
+        if given.get(key, value) != value:
+            accepted = "models without it are" if value is None else f"{value!r} is"
+            raise ValueError(f"{key} is {given[key]!r}, only {accepted} implemented")
+    return family.parse(config)
