@@ -16,8 +16,7 @@ from services.gateway.admission.key_use import KeyUse
 from services.gateway.api.response_models import Serving, UnfinishedRequest
 from services.gateway.api.routes.batches import batch_object
 from services.gateway.api.routes.requests import step_list
-from services.gateway.console.cluster_view import ClusterView, load_view, node_views
-from services.gateway.console.service_health import ServiceWatch
+from services.gateway.console.cluster_view import ClusterView, ServiceWatch, load_view, node_views
 from services.gateway.inflight import unpack_tokens
 from services.predictor.model import StepPredictor, load_predictor
 from services.predictor.queries import read_query

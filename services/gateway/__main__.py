@@ -15,9 +15,8 @@ import uvicorn
 import uvloop
 
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.served_paths import ServedPaths
 from services.gateway.api.serving_fields import ServingTables
-from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
+from services.gateway.api.web_guard import SECURITY_HEADERS, ServedPaths, WebGuard
 from services.gateway.app import build_app
 from services.gateway.batches.batch_consumer import BatchConsumer
 from services.gateway.batches.batch_runner import BatchRunner

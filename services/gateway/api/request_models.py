@@ -34,12 +34,12 @@ from services.gateway.api.field_types import (
     StopTokens,
     Temperature,
     TemplateOptions,
+    TextForms,
     Threshold,
     TopLogprobs,
     also,
     as_on_bus,
 )
-from services.gateway.api.form_fields import TextForms
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt, TextOrParts, Turn, call, joined, turn
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat

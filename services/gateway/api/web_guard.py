@@ -1,5 +1,9 @@
-"""Protects the API from web pages of other sites that run in a client's browser: DNS rebinding, cross-site requests."""
+"""Around the routes: the paths that clients make of a base URL, and protection from web pages of other sites.
 
+Such pages run in a client's browser: DNS rebinding, cross-site requests.
+"""
+
+import re
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
@@ -14,6 +18,25 @@ from services.gateway.api.base_models import ADJUSTED_HEADER, IGNORED_HEADER
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.settings import GatewaySettings
 from shared.urls import LOOPBACK_NAME, is_loopback
+
+_API = "batches|chat/completions|completions|decisions|files|fim/completions|messages|models|requests|responses"
+_BASE = re.compile(rf"^/+(?:(?:v1|api|openai|openai/deployments/[^/]+)/+)*(?=(?:{_API})(?:/|$))")
+
+
+class ServedPaths:
+    """Serves `/v1/v1/models`, `/models`, `/v1/models/`, and `/openai/v1/…` and `/openai/deployments/NAME/…`, as Groq's
+    and Azure's clients have them, as the path below `/v1`. There, HEAD is GET: uvicorn leaves out the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = _BASE.sub("/v1/", scope["path"].rstrip("/") or "/")
+            is_head = scope["method"] == "HEAD" and path.startswith("/v1/")
+            scope = {**scope, "path": path, "method": "GET" if is_head else scope["method"]}
+        await self._app(scope, receive, send)
+
 
 ANY = "*"
 MAX_HOST_LENGTH = 512  # characters that are read: a bound on the cached hosts

@@ -10,8 +10,15 @@ from msgspec.structs import replace
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
-from services.gateway.console.cluster_view import ClusterView, LoadView, Update, load_view, node_views, storage_view
-from services.gateway.console.service_health import ServiceWatch
+from services.gateway.console.cluster_view import (
+    ClusterView,
+    LoadView,
+    ServiceWatch,
+    Update,
+    load_view,
+    node_views,
+    storage_view,
+)
 from services.gateway.readiness import STATS_TIMEOUT_S, Readiness
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus, try_decode

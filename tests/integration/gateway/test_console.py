@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.gateway.api.routes.console import DIRECTORY
+from services.gateway.app import DIRECTORY
 from shared.bus.client import Bus
 from shared.bus.codec import encode
 from shared.messages.health import ServiceHealth

@@ -16,7 +16,7 @@ from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.request_models import ChatBody, TextBody
 from services.gateway.api.routes.batches import BatchBody
-from services.gateway.api.routes.tokens import TokenizeBody
+from services.gateway.api.routes.completions import TokenizeBody
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "How many pears?"}]}
 TEXT: dict[str, Any] = {"prompt": "How many pears?"}

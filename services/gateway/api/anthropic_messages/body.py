@@ -18,8 +18,7 @@ from services.gateway.api.base_models import (
     unsupported,
     wrong_field,
 )
-from services.gateway.api.field_types import MaxTokens, StopStrings
-from services.gateway.api.form_fields import ResponseFormat
+from services.gateway.api.field_types import MaxTokens, ResponseFormat, StopStrings
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Chat, TextOrParts, TextPart, Turn, call, joined, turn
 from services.gateway.api.request_models import ServedBody

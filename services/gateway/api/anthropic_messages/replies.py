@@ -1,16 +1,76 @@
-"""Replies and errors in the form of Anthropic's Messages API, whole and as the events of a stream. Pure."""
+"""Replies and errors in the form of Anthropic's Messages API, whole and as the events of a stream, and their models.
+
+Pure. The models are in the OpenAPI document only.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import Any, Literal
 
+from pydantic import Field
 from pydantic_core import from_json
 
 from services.gateway.api.replies_and_chunks import Json, StreamedReplies, Used, cached_tokens, call_id, serving
+from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprob
 from services.gateway.api.tool_calls.call_text import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
+from services.gateway.view_models import ResponseModel
 from shared.messages.requests import FinishReason, Outcome
+
+
+class TextBlock(ResponseModel):
+    type: Literal["text"]
+    text: str
+
+
+class CallOfTool(ResponseModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class MessageUsage(ResponseModel):
+    """Units: tokens."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+
+
+class MessageObject(ResponseModel):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlock | CallOfTool]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: MessageUsage
+    dilaserve: Serving
+
+
+class TokenCount(ResponseModel):
+    input_tokens: int
+
+
+class MessageErrorDetail(ResponseModel):
+    type: str
+    message: str
+    param: str | None
+    code: str | None
+    details: dict[str, Any] | None = Field(None, description="with a `thread`: that the server has no threads")
+
+
+class MessageErrorBody(ResponseModel):
+    """The body of every error of these paths."""
+
+    type: Literal["error"]
+    error: MessageErrorDetail
+
 
 ID_PREFIX = "msg_"
 _TYPE_OF_STATUS: Mapping[int, str] = {

@@ -15,8 +15,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from services.gateway.api.base_models import NEUTRAL_IN_OTHER_FORMS, Lenient, kind_of, unsupported
 from services.gateway.api.field_types import MAX_CHOICES
 from services.gateway.api.openai_responses.body import InputItems, turns_of
-from services.gateway.api.openai_responses.replies import usage_of
-from services.gateway.api.openai_responses.response_models import ResponseUsage
+from services.gateway.api.openai_responses.replies import ResponseUsage, usage_of
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import TextOrParts, Turn, joined, turn
 from services.gateway.api.replies_and_chunks import Json, Replies, serving

@@ -15,8 +15,7 @@ from services.gateway.api.base_models import (
     unsupported_field,
     wrong_field,
 )
-from services.gateway.api.field_types import MaxTokens, Metadata, TopLogprobs
-from services.gateway.api.form_fields import ResponseFormat
+from services.gateway.api.field_types import MaxTokens, Metadata, ResponseFormat, TopLogprobs
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
