@@ -12,7 +12,7 @@ import torch
 
 from dilaserve.stack.up_options import DEMO_MODEL
 from experiments.fuzz.samples import MASK_ID, SAMPLES, VOCAB
-from services.gateway.admission.key_use import KeyUse
+from services.gateway.admission.admission import KeyUse
 from services.gateway.api.response_models import Serving, UnfinishedRequest
 from services.gateway.api.routes.batches import batch_object
 from services.gateway.api.routes.requests import step_list

@@ -18,8 +18,7 @@ from services.gateway.api.app_context import AppContext
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, ServedPaths, WebGuard
 from services.gateway.app import build_app
-from services.gateway.batches.batch_consumer import BatchConsumer
-from services.gateway.batches.batch_runner import BatchRunner
+from services.gateway.batches.batch_runner import BatchConsumer, BatchRunner
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.http_server import CHECK_S, Server, listeners, server_tls

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.gateway.admission import key_use
-from services.gateway.admission.key_use import SILENCE_S, KeyUse
+from services.gateway.admission.admission import SILENCE_S, KeyUse
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.messages.gateway import GatewayUse
@@ -59,7 +58,7 @@ async def test_requests_of_a_gateway_count_until_it_was_silent_for_three_seconds
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s, use = 100.0, KeyUse(dict)
-    monkeypatch.setattr(key_use, "_now_s", lambda: now_s)
+    monkeypatch.setattr("services.gateway.admission.admission._now_s", lambda: now_s)
     use.receive(GatewayUse(gateway="g1", rates=[], in_flight={"k": 2}), 0.0)
     assert use.in_flight_elsewhere("k") == 2
     now_s += SILENCE_S + 0.1

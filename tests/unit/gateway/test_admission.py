@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.admission.key_use import RateLimits
+from services.gateway.admission.admission import RateLimits
 from services.gateway.api.turns import Turns
 
 

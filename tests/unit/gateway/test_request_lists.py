@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.lists import RequestFilter, page_after
-from services.gateway.api.routes.requests import step_list
+from services.gateway.api.routes.requests import RequestFilter, page_after, step_list
 from services.gateway.console.cluster_monitor import MAX_RECENT_LOADS, OLDER_INTERVAL_S, LoadHistory
 from services.gateway.console.cluster_view import LoadView
 from services.gateway.errors import ApiError

@@ -21,7 +21,7 @@ from services.gateway.api.prompts import TextOrParts, Turn, joined, turn
 from services.gateway.api.replies_and_chunks import Json, Replies, serving
 from services.gateway.api.request_models import ServedBody
 from services.gateway.api.response_models import Serving
-from services.gateway.api.token_logprobs import TokenLogprobs
+from services.gateway.api.text_stream import TokenLogprobs
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.view_models import ResponseModel
