@@ -84,6 +84,9 @@ def document() -> Json:
     """The document as plain data. Operations are the sender's."""
     kinds = [kind for channel in CHANNELS for kind in (channel.message, channel.reply) if kind is not None]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=SCHEMA)
+    for schema in schemas.values():
+        if "description" in schema:  # a docstring, which Python 3.13 stores without its indentation
+            schema["description"] = inspect.cleandoc(schema["description"])
     operations: Json = {}
     channels: Json = {}
     for channel in CHANNELS:

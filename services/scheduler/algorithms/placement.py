@@ -163,7 +163,7 @@ def _place_each(
             loads.reserve()
 
 
-def _room(fleet: Fleet, tokens: Int64, requests: Int32 | Int64) -> Float64:
+def _room(fleet: Fleet, tokens: Int64 | Float64, requests: Int32 | Int64) -> Float64:
     """The longest request for which each instance has room under this load. An empty instance has room for any
     request, so that one longer than a whole batch runs alone. Shapes: [n], [n] -> [n]."""
     free = np.where(requests < fleet.max_requests, fleet.max_tokens - tokens, -1.0)

@@ -5,6 +5,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+ARRAY = get_origin(NDArray[Any])  # a type alias of NumPy 2.5, the array's class before
+
 
 class Columns:
     """Each annotation of a subclass with an array type is a column of zeros, [capacity].
@@ -38,7 +40,7 @@ def _declared(kind: type) -> list[tuple[str, Any, tuple[int | str, ...]]]:
     columns = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         array, *shape = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if get_origin(array) is np.ndarray:
-            [dtype] = get_args(get_args(array)[1])
-            columns.append((name, dtype, tuple(shape)))
+        if get_origin(array) is ARRAY:
+            number = get_args(array)[-1]  # the type of its numbers, or before NumPy 2.5 their dtype[type]
+            columns.append((name, (get_args(number) or [number])[0], tuple(shape)))
     return columns

@@ -208,7 +208,8 @@ def _lowest_of_rows(logits: Tensor, truncation: Truncation, chunk: slice, mask_t
     rank = torch.arange(shares.shape[1], device=shares.device)
     shares *= (shares >= truncation.min_p[chunk].unsqueeze(1) * shares[:, :1]) & ((top_k <= 0) | (rank < top_k))
     total = shares.cumsum(dim=-1)
-    is_kept = (total - shares < truncation.top_p[chunk].unsqueeze(1) * total[:, -1:]) & (shares > 0)
+    top_p = truncation.top_p[chunk].unsqueeze(1)
+    is_kept = ((total - shares < top_p * total[:, -1:]) | (top_p >= 1)) & (shares > 0)
     last = is_kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1  # those kept come first
     return ordered.gather(1, last).squeeze(1)
 

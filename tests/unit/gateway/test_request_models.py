@@ -53,7 +53,7 @@ DEFAULTS: dict[str, Any] = {
 IGNORED = {
     *("access_programs", "metadata", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options"),
     *("image", "max_tool_calls", "prompt_cache_retention", "safety_identifier", "store"),
-    *("context_management", "stream_options", "truncation", "verbosity"),
+    *("background_options", "context_management", "stream_options", "truncation", "verbosity"),
 }
 
 

@@ -128,7 +128,7 @@ def kept_by_definition(logits: list[float], top_p: float, top_k: int, min_p: flo
     ordered = ordered[: top_k if top_k > 0 else None]
     total, chosen, before = sum(shares[token] for token in ordered), list[int](), 0.0
     for token in ordered:
-        if chosen and before >= top_p * total:
+        if top_p < 1 and chosen and before >= top_p * total:
             break
         chosen.append(token)
         before += shares[token]
