@@ -11,6 +11,7 @@ from typing import Any
 from shared.errors import BadInput
 from shared.messages.instances import ModelCard
 from shared.model_families import (
+    architecture_of,
     block_length_of,
     canvas_steps_of,
     max_length_of,
@@ -126,35 +127,32 @@ def read_model_card(directory: Path, name: str) -> ModelCard:
 def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]]:
     """The card, and all tokens that end a text by the model's files. Raises: BadInput as `read_model_card`."""
     path = directory / "config.json"
-    try:
-        with naming(path):
-            config = read_model_config(directory)
-            refuse_by_name(read_json(path), name)
-            ends = config["eos_token_id"]
-            card = ModelCard(
-                name=name,
-                max_length=max_length_of(config),
-                vocab_size=vocab_size_of(config),
-                mask_token_id=whole(config, "mask_token_id", least=0),
-                eos_token_id=ends[0],
-                block_length=block_length_of(config),
-                edit_threshold=usual_edit_threshold(config, name),
-                canvas_steps=canvas_steps_of(config, config["generation"]),
-            )
-    except ValueError as error:
-        raise BadInput(str(error), field="model") from None
+    with naming(path):
+        config = read_model_config(directory)
+        refuse_by_name(read_json(path), name)
+        ends = config["eos_token_id"]
+        card = ModelCard(
+            name=name,
+            max_length=max_length_of(config),
+            vocab_size=vocab_size_of(config),
+            mask_token_id=whole(config, "mask_token_id", least=0),
+            eos_token_id=ends[0],
+            block_length=block_length_of(config),
+            edit_threshold=usual_edit_threshold(config, name),
+            canvas_steps=canvas_steps_of(config, config["generation"]),
+        )
     return card, ends
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Raises: ValueError, one line that names the file, for a missing or unusable value of it."""
+    """Raises: BadInput, one line that names the file, for a missing or unusable value of it."""
     try:
         yield
     except KeyError as error:
-        raise ValueError(f"{path} lacks the key {error}") from error
+        raise BadInput(f"{path} lacks the key {error}", "model") from None
     except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise BadInput(f"{path}: {error}", "model") from None
 
 
 def read_model_config(directory: Path) -> dict[str, Any]:
@@ -164,7 +162,9 @@ def read_model_config(directory: Path) -> dict[str, Any]:
     end."""
     path = directory / "config.json"
     refuse_other_forms(directory)
-    config = with_defaults(read_json(path))
+    config = with_defaults(given := read_json(path))
+    if given.get("mask_token_id") is None and "mask_token_id" in architecture_of(given).defaults:
+        _refuse_other_mask(directory, config["mask_token_id"])
     generation = read_json(directory / "generation_config.json")
     return config | {"eos_token_id": _end_ids(directory, config, generation), "generation": generation}
 
@@ -183,7 +183,7 @@ def _end_ids(directory: Path, config: Mapping[str, Any], generation: Mapping[str
             raise ValueError(f"eos_token_id of {name} must be a token id, a list of them or null, got {values!r}")
         found |= dict.fromkeys(listed)
     if not found:
-        found |= dict.fromkeys(_tokenizer_end(directory))
+        found |= dict.fromkeys(_ids_of(directory, "eos_token"))
     if not found:
         raise ValueError("neither config.json nor generation_config.json nor the tokenizer names an end of text")
     size = vocab_size_of(config)
@@ -192,9 +192,17 @@ def _end_ids(directory: Path, config: Mapping[str, Any], generation: Mapping[str
     return ends
 
 
-def _tokenizer_end(directory: Path) -> list[int]:
-    """The end-of-text token that tokenizer_config.json names."""
-    named = read_json(directory / "tokenizer_config.json").get("eos_token")
+def _ids_of(directory: Path, role: str) -> list[int]:
+    """The id of the special token that tokenizer_config.json names for this role; empty: of none."""
+    named = read_json(directory / "tokenizer_config.json").get(role)
     text = named.get("content") if isinstance(named, Mapping) else named
-    added = read_json(directory / "tokenizer.json").get("added_tokens", ())
-    return [token["id"] for token in added if text is not None and token.get("content") == text]
+    return [number for number, content in added_tokens_of(directory).items() if content == text]
+
+
+def _refuse_other_mask(directory: Path, mask: int) -> None:
+    """Raises: ValueError if the mask of the architecture is an ordinary token, and the tokenizer names another mask."""
+    named = _ids_of(directory, "mask_token")
+    if named and mask not in added_tokens_of(directory):
+        raise ValueError(
+            f'without mask_token_id, the mask is {mask}, but the tokenizer names {named[0]}: add "mask_token_id"'
+        )

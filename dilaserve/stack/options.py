@@ -189,7 +189,7 @@ def check_model(model: str) -> Path:
             TextModel(directory, default_model_name(model)).check_template()
             directory = find_model(model)
             check_weights(directory)
-    except (ValueError, BadInput) as error:
+    except BadInput as error:
         raise BadInput(f"--model {model}: {error}") from None
     return directory.resolve()
 

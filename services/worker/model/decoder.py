@@ -20,6 +20,7 @@ from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import ModelConfig
 from services.worker.model.families.config import AttentionShape
 from services.worker.model.fused import Activation, gated
+from shared.errors import BadInput
 
 
 class Attend(Protocol):
@@ -45,16 +46,18 @@ class Shard:
         return self.rank * shape.num_kv_heads // self.size, max(1, shape.num_kv_heads // self.size)
 
     def check(self, config: ModelConfig) -> None:
-        """Raises: ValueError if the model cannot be split into this number of ranks."""
+        """Raises: BadInput if the model cannot be split into this number of ranks."""
         splits = {"heads": config.num_heads, "MLP columns": config.mlp_width, "vocabulary rows": config.vocab_size}
         if config.experts:
             splits |= {"experts": config.experts.count, "shared experts' columns": config.experts.shared_width}
         for unit, number in splits.items():
             if number % self.size:
-                raise ValueError(f"tensor-parallel degree {self.size} does not divide the model's {number} {unit}")
+                raise BadInput(
+                    f"tensor-parallel degree {self.size} does not divide the model's {number} {unit}", "model"
+                )
         for kv_heads in {config.attention(layer).num_kv_heads for layer in range(config.num_layers)}:
             if kv_heads % self.size and self.size % kv_heads:
-                raise ValueError(f"tensor-parallel degree {self.size} does not fit {kv_heads} key/value heads")
+                raise BadInput(f"tensor-parallel degree {self.size} does not fit {kv_heads} key/value heads", "model")
 
 
 WHOLE = Shard()

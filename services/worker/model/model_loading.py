@@ -16,7 +16,7 @@ from services.worker.cache.kv_store import tokens_that_fit
 from services.worker.model.attention import kernel_name
 from services.worker.model.canvas_runner import new_runner
 from services.worker.model.cpu_layers import pack_for_cpu
-from services.worker.model.decoder import WHOLE, PackedDecoder, Shard
+from services.worker.model.decoder import PackedDecoder, Shard
 from services.worker.model.families import ModelConfig, read_config
 from services.worker.model.forward_batch import ForwardBatch, sampling_table
 from services.worker.model.model_runner import Runner
@@ -89,11 +89,8 @@ def open_runner(choice: ModelChoice, cache_size: CacheSize) -> Iterator[Runner |
 def check_model(choice: ModelChoice) -> tuple[Path, list[torch.device]]:
     """Check the model before loading it. Returns: its directory, and the device of each rank. Raises: BadInput."""
     directory, device = find_model(choice.model), choose_device(choice.device)
-    try:
-        Shard(0, choice.tp).check(read_config(directory))
-        check_weights(directory)  # before the ranks start, so that an error is reported once
-    except ValueError as error:
-        raise BadInput(str(error), "model") from None
+    Shard(0, choice.tp).check(read_config(directory))
+    check_weights(directory)  # before the ranks start, so that an error is reported once
     if device.type == "cuda" and torch.cuda.device_count() < choice.tp:
         count = torch.cuda.device_count()
         raise BadInput(f"tensor-parallel degree {choice.tp}, but there are {count} CUDA devices", "tp")
@@ -141,13 +138,11 @@ def _load_rank(
     try:
         if group is None:
             assert device is not None, "a single rank gets its device as an argument"
-            decoder = load(directory, dtype, device, WHOLE)
+            decoder = load(directory, dtype, device)
         else:
             decoder = load(directory, dtype, group.device, group.shard, group.sum)
     except torch.OutOfMemoryError:
         raise BadInput("the model does not fit in the device's memory", "model") from None
-    except ValueError as error:
-        raise BadInput(str(error), "model") from None
     pack_for_cpu(decoder)
     cache_tokens = _num_cache_tokens(cache_size, decoder, group, kernel)
     try:

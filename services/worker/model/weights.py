@@ -21,6 +21,7 @@ from services.worker.model.canvas_decoder import CanvasDecoder
 from services.worker.model.decoder import WHOLE, PackedDecoder, Reduce, Shard
 from services.worker.model.families import FAMILIES, ModelConfig, read_config
 from services.worker.model.families.config import AttentionShape
+from shared.errors import BadInput
 from shared.model_files import read_json
 
 SINGLE_FILE = "model.safetensors"
@@ -166,7 +167,7 @@ def _pair_order(heads: int, shape: AttentionShape) -> Tensor:
 def check_weights(directory: Path) -> None:
     """Check the headers of a model directory's weights.
 
-    Raises: ValueError, one line, for a missing, unknown or mis-shaped parameter or an unreadable file.
+    Raises: BadInput, one line, for a missing, unknown or mis-shaped parameter or an unreadable file.
     """
     with torch.device("meta"):
         decoder = new_decoder(read_config(directory))
@@ -181,20 +182,22 @@ def check_weights(directory: Path) -> None:
         if name not in missing:
             why = "twice" if name in found else f"which is not a parameter of a {decoder.config.family} model"
             hint = "; quantized weights are not supported" if QUANTIZED.search(name) else ""
-            raise ValueError(f"{path} holds {name}, {why}{hint}")
+            raise BadInput(f"{path} holds {name}, {why}{hint}", "model")
         found.add(name)
         part, expected = file.get_slice(name), list(missing.pop(name)[0].shape)
         shape, dtype = part.get_shape(), part.get_dtype()
         if dtype not in DTYPES:
-            raise ValueError(
-                f"{path}: {name} is {dtype}; quantized weights are not supported, only {', '.join(DTYPES)}"
+            raise BadInput(
+                f"{path}: {name} is {dtype}; quantized weights are not supported, only {', '.join(DTYPES)}", "model"
             )
         if shape != expected:
-            raise ValueError(f"{path}: {name} is {shape}, its config.json requires {expected}")
+            raise BadInput(f"{path}: {name} is {shape}, its config.json requires {expected}", "model")
     if missing:
-        raise ValueError(f"{directory} lacks {len(missing)} parameters, the first is {min(missing)}")
+        raise BadInput(f"{directory} lacks {len(missing)} parameters, the first is {min(missing)}", "model")
     if "head" in places and not _are_equal(places, {part: name for name, part in tied.items()}):
-        raise ValueError(f"{places['head']}: the head differs from the embedding, to which its config.json ties it")
+        raise BadInput(
+            f"{places['head']}: the head differs from the embedding, to which its config.json ties it", "model"
+        )
 
 
 def _are_equal(places: Mapping[str, Path], names: Mapping[str, str]) -> bool:
@@ -220,7 +223,7 @@ def load(
     With a `shard`, read only that rank's share; `reduce` then sums over the ranks. The files are mapped one after
     another and copied from there, so that the most memory in use is the decoder and one file.
 
-    Returns: the decoder in evaluation mode, its parameters without gradients. Raises: ValueError as `check_weights`.
+    Returns: the decoder in evaluation mode, its parameters without gradients. Raises: BadInput as `check_weights`.
     """
     check_weights(directory)
     decoder = empty_decoder(read_config(directory), dtype, device, shard, reduce)
@@ -269,7 +272,7 @@ def _parameters(directory: Path) -> Iterator[tuple[Path, str, Any]]:
                 for name in file.offset_keys():  # from the file's start to its end
                     yield path, name, file
         except (OSError, SafetensorError) as error:
-            raise ValueError(f"cannot read the weights in {path}: {error}") from error
+            raise BadInput(f"cannot read the weights in {path}: {error}", "model") from error
 
 
 def _files(directory: Path) -> list[Path]:
@@ -279,9 +282,11 @@ def _files(directory: Path) -> list[Path]:
         return [single]
     if not index.exists():
         if shards := sorted(path.name for path in directory.glob("*.safetensors")):
-            raise ValueError(f"{directory} lacks {INDEX_FILE}, which names the parameters of {', '.join(shards)}")
-        raise ValueError(f"{directory} has no {SINGLE_FILE}; only safetensors are loaded, not pickles or GGUF")
+            raise BadInput(
+                f"{directory} lacks {INDEX_FILE}, which names the parameters of {', '.join(shards)}", "model"
+            )
+        raise BadInput(f"{directory} has no {SINGLE_FILE}; only safetensors are loaded, not pickles or GGUF", "model")
     try:
         return [directory / name for name in sorted(set(read_json(index)["weight_map"].values()))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index} has no readable weight_map") from error
+        raise BadInput(f"{index} has no readable weight_map", "model") from error

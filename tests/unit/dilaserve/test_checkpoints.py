@@ -274,6 +274,12 @@ def test_a_tied_head_may_be_stored_if_it_equals_the_embedding(sdar: Path) -> Non
         check_model(str(sdar))
 
 
+def test_a_mask_that_only_the_tokenizer_names_is_refused_with_the_key_to_add(sdar: Path) -> None:
+    rewrite(sdar / "config.json", mask_token_id=None, vocab_size=151_936)
+    with pytest.raises(BadInput, match=r'the mask is 151669, but the tokenizer names 258: add "mask_token_id"'):
+        check_model(str(sdar))
+
+
 def test_a_list_of_ends_is_read_by_every_family(sdar: Path, checkpoint: Path) -> None:
     for directory in (sdar, checkpoint):
         rewrite(directory / "config.json", eos_token_id=[7, 9])

@@ -121,7 +121,7 @@ def test_tokens_that_insert_or_delete_are_refused_under_any_name(
     path = write(tmp_path, config) / file
     known = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(known | {key: 156930}))
-    with pytest.raises(ValueError, match=f"{key} is 156930, only models without it are implemented"):
+    with pytest.raises(BadInput, match=f"{key} is 156930, only models without it are implemented"):
         read_config(tmp_path)
 
 

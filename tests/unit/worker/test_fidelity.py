@@ -184,7 +184,7 @@ def test_ranks_together_decode_every_case_like_the_reference(name: str, tp: int)
 
 @pytest.mark.parametrize(("name", "degree"), [("llada2/seed1", 4), ("sdar/seed1", 4)])
 def test_a_degree_that_does_not_fit_is_refused_in_one_line(name: str, degree: int) -> None:
-    with pytest.raises(ValueError, match=f"degree {degree}") as caught:
+    with pytest.raises(BadInput, match=f"degree {degree}") as caught:
         Shard(0, degree).check(decoder_of(name).config)
     assert "\n" not in str(caught.value)
 

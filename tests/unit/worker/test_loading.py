@@ -155,7 +155,7 @@ def test_parameters_are_checked_before_they_are_loaded(tmp_path: Path) -> None:
     tensors = load_file(path)
     del tensors["model.transformer.ln_f.weight"]
     save_file(tensors, path)
-    with pytest.raises(ValueError, match=r"lacks 1 parameters.*ln_f"):
+    with pytest.raises(BadInput, match=r"lacks 1 parameters.*ln_f"):
         load(tmp_path, torch.float32, "cpu")
 
 

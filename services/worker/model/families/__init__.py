@@ -30,7 +30,7 @@ QUANTIZED = ("quantization_config", "quantization", "compression_config")  # the
 def read_config(directory: Path) -> ModelConfig:
     """Read `config.json` of a model directory.
 
-    Raises: ValueError, one line, if the file is missing or unreadable, names an unknown architecture, lacks a key, or
+    Raises: BadInput, one line, if the file is missing or unreadable, names an unknown architecture, lacks a key, or
     has a setting that the decoder does not implement.
     """
     with naming(directory / "config.json"):
@@ -39,7 +39,8 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def parse_config(raw: RawConfig) -> ModelConfig:
-    """The ModelConfig of the published keys. Raises: ValueError as `read_config`; KeyError for a missing key."""
+    """The ModelConfig of the published keys. Raises: ValueError where `read_config` refuses; KeyError for a missing
+    key."""
     config = with_defaults(raw)
     if quantized := next(filter(config.get, QUANTIZED), None):
         raise ValueError(f"{quantized}: quantized checkpoints are not supported, only bfloat16 and float32 ones")
