@@ -7,9 +7,9 @@ expanded to MAX_DEPTH levels.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import takewhile
 from typing import Any
 
 from shared.errors import BadInput
@@ -42,7 +42,8 @@ MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
 MAX_PATTERNS = 100  # that a schema has or needs
 MAX_TRIED = 20_000  # beginnings of keys
-MAX_PROPERTIES = 50  # required by their number alone
+MAX_FURTHER = 50  # properties that are required by their number alone
+OTHERS = "additionalProperties"
 Depths = Mapping[str, int]  # of each reference around a part, its levels
 SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {"string": string, "number": number, "integer": integer}
 
@@ -116,7 +117,7 @@ class _Converter:
         combining = next((name for name in ("allOf", "anyOf", "oneOf") if name in schema), None)
         if combining is not None:
             return self._combined(schema, combining, field, depths)
-        narrow = narrowed(schema, field, self._matches)
+        narrow = narrowed(schema, field)
         return self._values(schema, field, depths) if narrow is schema else self.convert(narrow, field, depths)
 
     def _values(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
@@ -261,29 +262,37 @@ class _Converter:
             return None
         return array_of(head, item, least - len(head), None if most is None else most - len(head))
 
-    def _object(self, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
-        properties, required = schema.get("properties", {}), set(schema.get("required", []))
+    def _object(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
+        named = dict.fromkeys([*schema.get("properties", {}), *schema.get("required", [])])
+        required = set(schema.get("required", []))
         least, most = limits(schema, "Properties", field)
-        others = schema.get("additionalProperties", True)
-        if not properties and not required:
-            return self._of_keys(schema, least, most, field, depths)
-        missing = {name: others for name in schema.get("required", []) if name not in properties}
+        if not named and least < 2 and (found := self._of_keys(schema, least, most, field, depths)) is not None:
+            return found
         key = self._key(schema, field, depths)
         allowed = automaton_of(key) if key not in {None, KEY} else None
         members: list[Member] = []
-        for name, part in {**properties, **missing}.items():
+        for name in named:
             value = None
             if key is not None and (allowed is None or allowed.accepts(json.dumps(name, ensure_ascii=False))):
                 convert = self.convert if name in required else self._optional
-                value = convert(part, f"{field}.{name}", depths)
+                value = convert(self._property(schema, name, field), f"{field}.{name}", depths)
             if value is None and name in required:
                 self._without_value = self._without_value or f"{field}.{name}"
                 return None
             if value is not None:
                 members.append((member(name, value), name in required))
+        members += self._further(schema, named, least - len(members), field, depths)
         if least > len(members) or (most is not None and most < len(required)):
             return None
         return object_with(members, least, most)
+
+    def _property(self, schema: Schema, name: str, field: str) -> Any:
+        """The schema of a property that an object schema names or requires."""
+        patterns = schema.get("patternProperties", {}).items()
+        matching = [own for pattern, own in patterns if self._matches(pattern, name, field)]
+        others = True if matching else schema.get("additionalProperties", True)
+        own = schema.get("properties", {}).get(name, others)
+        return {"allOf": [own, *matching]} if matching else own
 
     def _optional(self, part: Any, field: str, depths: Depths) -> FormPart | None:
         """A property that may be left out."""
@@ -296,22 +305,34 @@ class _Converter:
             return None
 
     def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> FormPart | None:
-        """An object of keys that the schema does not name, but may have patterns for."""
-        if least > MAX_PROPERTIES:
-            raise BadInput(f"minProperties is supported up to {MAX_PROPERTIES}, got {least}", field)
+        """An object of keys that the schema does not name: those of its patterns, or if it has none any."""
+        keys = self._keys(schema, field, depths)
+        if schema.get("patternProperties"):
+            keys = takewhile(lambda each: each[2] != OTHERS, keys)
         members = [
-            (key, value)
-            for key, part, name in self._keys(schema, field, depths)
+            JoinedParts((key, COLON, value))
+            for key, part, name in keys
             if (value := self.convert(part, f"{field}.{name}", depths)) is not None
         ]
         if not members or most == 0:
             return None if least else object_with([])
-        if least > 1:  # distinct names
-            key, value = members[0]
-            names = list(islice(_texts(key), least)) if key is not KEY else [f'"key{i}"' for i in range(1, least + 1)]
-            whole = [(JoinedParts((Literal(name), COLON, value)), True) for name in names]
-            return object_with(whole) if len(names) == least else None
-        return object_of(either([JoinedParts((key, COLON, value)) for key, value in members]), least, most)
+        return object_of(either(members), least, most)
+
+    def _further(self, schema: Schema, named: Container[str], count: int, field: str, depths: Depths) -> list[Member]:
+        """`count` members that the schema does not name, or as many as there are."""
+        found: dict[str, Member] = {}
+        for key, part, where in self._keys(schema, field, depths) if count > 0 else ():
+            value = self.convert(part, f"{field}.{where}", depths)
+            if value is None:
+                continue
+            if count > MAX_FURTHER:
+                raise BadInput(f"minProperties is supported up to {MAX_FURTHER} beyond the named properties", field)
+            for text in _texts(automaton_of(key)):
+                if (name := json.loads(text)) not in named:
+                    found.setdefault(name, (JoinedParts((Literal(text), COLON, value)), False))
+                if len(found) == count:
+                    return [*found.values()]
+        return [*found.values()]
 
     def _key(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         """The keys that `propertyNames` allows."""
@@ -321,33 +342,35 @@ class _Converter:
         return self.convert(merged(names, {"type": "string"}, field, self._matches), f"{field}.propertyNames", depths)
 
     def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[FormPart, Any, str]]:
-        """The keys of an object that names none, each with the schema of its values, and where that is."""
-        allowed_key = self._key(schema, field, depths)
-        if allowed_key is None:
+        """The keys that an object schema does not name, each with the schema of its values, and where that is."""
+        allowed, values = self._key(schema, field, depths), schema.get("patternProperties", {})
+        if allowed is not None and not values:
+            yield allowed, schema.get(OTHERS, True), OTHERS
+        if allowed is None or not values:
             return
-        allowed = automaton_of(allowed_key) if allowed_key is not KEY else None
-        values, patterns = schema.get("patternProperties", {}), dict[str, PatternAutomaton]()
+        patterns = {}
         for pattern in values:
             self._count_pattern(pattern, field)
-            patterns[pattern] = searched(pattern, field)
-        for pattern, inner in patterns.items():
-            alone: PatternAutomaton | None = inner  # the keys that match no other pattern, so each has one schema
-            for beside, also in patterns.items():
-                if beside != pattern and alone is not None and product(alone, also) is not None:
-                    alone = product(alone, also, excluded=True)
-            if alone is None:
-                continue
-            key = JoinedParts((QUOTE, Compiled(alone), QUOTE))
-            found = product(automaton_of(key), allowed) if allowed is not None else None
-            if allowed is None or found is not None:
-                yield key if found is None else Compiled(found), values[pattern], f"patternProperties.{pattern}"
-        if not patterns:
-            yield allowed_key, schema.get("additionalProperties", True), "additionalProperties"
+            patterns[pattern] = automaton_of(JoinedParts((QUOTE, Compiled(searched(pattern, field)), QUOTE)))
+        whole = automaton_of(allowed)
+        for pattern, own in patterns.items():  # the keys that match no other pattern, so each has one schema
+            others = [other for beside, other in patterns.items() if beside != pattern]
+            if (alone := _outside(product(whole, own), others)) is not None:
+                yield Compiled(alone), values[pattern], f"patternProperties.{pattern}"
+        if (alone := _outside(whole, patterns.values())) is not None:
+            yield Compiled(alone), schema.get(OTHERS, True), OTHERS
 
 
-def _texts(part: FormPart) -> Iterator[str]:
-    """Texts of a part, the shortest first, by the bytes of ASCII."""
-    automaton = automaton_of(part)
+def _outside(found: PatternAutomaton | None, others: Iterable[PatternAutomaton]) -> PatternAutomaton | None:
+    """The texts that are of none of the others; None: no text."""
+    for other in others:
+        found = product(found, other, excluded=True) if found is not None else None
+    return found
+
+
+def _texts(automaton: PatternAutomaton) -> Iterator[str]:
+    """Texts of keys: simple ones if possible, then the shortest, by the bytes of ASCII."""
+    yield from filter(automaton.accepts, (f'"key{i}"' for i in range(1, MAX_TRIED // 100)))
     waiting = [("", 0)]
     for text, state in waiting:
         if automaton.accepting[state]:

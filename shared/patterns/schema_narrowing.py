@@ -1,7 +1,7 @@
 """Rewrites the keywords of a JSON schema that a pattern cannot express.
 
 The rewritten schema accepts fewer values, and each of them is valid under the original. The items for `contains` come
-first, and beside keywords such as patternProperties an object has only the properties that the schema names.
+first, and an object has no optional property on which others depend.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,30 +11,20 @@ from typing import Any
 from shared.errors import BadInput
 from shared.patterns.regex import literal
 from shared.patterns.schema_keywords import as_key, assertions_of, count
-from shared.patterns.schema_merging import TYPES, Matches, Schema, is_of, listed_types, without_properties
+from shared.patterns.schema_merging import TYPES, Schema, is_of, listed_types, without_properties
 
 UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
 MAX_CONTAINED = 50  # items that an array must contain
-DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
-PROPERTY_NAME_KEYWORDS = ("patternProperties", *DEPENDENCIES)
 
 
-def narrowed(schema: dict[str, Any], field: str, matches: Matches) -> Any:
+def narrowed(schema: dict[str, Any], field: str) -> Any:
     """The schema without the keywords of _RULES; the same object if it has none. Raises: BadInput naming the field."""
     found: Any = schema
     for names, narrow in _RULES:
-        if isinstance(found, Mapping) and not _keywords(found).isdisjoint(names):
+        if isinstance(found, Mapping) and not found.keys().isdisjoint(names):
             rest = {name: value for name, value in found.items() if name not in names}
-            found = narrow(found, rest, field, matches)
+            found = narrow(found, rest, field)
     return found
-
-
-def _keywords(schema: Schema) -> set[str]:
-    """Without the keywords about keys, where the schema names no keys itself."""
-    found = set(schema)
-    if schema.get("properties") or schema.get("required") or not found.isdisjoint(DEPENDENCIES):
-        return found
-    return found - {"patternProperties"}
 
 
 def in_own_scope(part: Any, field: str) -> Any:
@@ -52,7 +42,7 @@ def in_own_scope(part: Any, field: str) -> Any:
     return _unevaluated(part, rest)
 
 
-def _not(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
+def _not(schema: Schema, rest: dict[str, Any], field: str) -> Any:
     return {"allOf": [rest, _outside(schema["not"], rest, field)]}
 
 
@@ -127,28 +117,20 @@ def _other_values(values: list[Any], rest: Schema) -> Any:
     return {"anyOf": found} if found else False
 
 
-def _named_only(schema: Schema, rest: dict[str, Any], field: str, matches: Matches) -> Any:
-    properties, required = dict(rest.get("properties", {})), list(rest.get("required", []))
+def _with_dependencies(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
+    """Without the optional properties on which others depend."""
     needed = {**schema.get("dependentRequired", {}), **schema.get("dependentSchemas", {})}
     needed.update(schema.get("dependencies", {}))
-    extra: list[Any] = []
+    required, extra = list(rest.get("required", [])), list[Any]()
     for name in required:  # to which the loop appends
         need = needed.get(name, [])
         if isinstance(need, list):
             required += [each for each in need if each not in required]
         else:
             extra.append(need)
-    for name in dict.fromkeys([*properties, *required]):
-        part = properties.get(name, rest.get("additionalProperties", True))
-        matching = [own for key, own in schema.get("patternProperties", {}).items() if matches(key, name, field)]
-        if matching and name not in properties:
-            part = True  # a name that a pattern matches is not an additional property
-        part = {"allOf": [part, *matching]} if matching else part
-        depends = name in needed and name not in required
-        properties[name] = False if depends else part
+    absent = {name: False for name in needed if name not in required}
+    properties = {**rest.get("properties", {}), **absent}
     found = {**rest, "type": rest.get("type", "object"), "properties": properties, "required": required}
-    if not properties:
-        found["additionalProperties"] = False
     return {"allOf": [found, *extra]} if extra else found
 
 
@@ -160,7 +142,7 @@ def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
     return rest
 
 
-def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
+def _contains(schema: Schema, rest: dict[str, Any], field: str) -> Any:
     """Have the first items match `contains`."""
     if "contains" not in schema:
         return rest
@@ -182,9 +164,9 @@ def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> A
     return {"type": "array", **rest} if most is None or least <= most else False
 
 
-_RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str, Matches], Any]]] = [
+_RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str], Any]]] = [
     (("not",), _not),
     (tuple(UNEVALUATED), _unevaluated),
     (("contains", "minContains", "maxContains"), _contains),
-    (PROPERTY_NAME_KEYWORDS, _named_only),
+    (("dependencies", "dependentRequired", "dependentSchemas"), _with_dependencies),
 ]

@@ -161,6 +161,12 @@ def _joined(new: list[str | NewPart]) -> list[str | Call]:
     return parts
 
 
+def test_the_arguments_of_a_tool_are_never_null() -> None:
+    parameters = {"type": "object", "nullable": True, "properties": {"a": {"type": "null"}}}
+    tool = UsableTool("tools[0]", "add", None, parameters, None)
+    assert [accepts(schema_part(tool.schema), text) for text in ("{}", "null")] == [True, False]
+
+
 @pytest.mark.parametrize("syntax", SYNTAXES)
 def test_a_pattern_allows_exactly_the_calls_of_the_tools(syntax: CallSyntax) -> None:
     def joined(*calls: str) -> str:

@@ -69,6 +69,14 @@ OBJECTS = {
     "minProperties": st.sampled_from((0, 1, 2)),
     "maxProperties": st.sampled_from((0, 1, 300)),
 }
+OTHERS = "additionalProperties"
+TWO = {"minProperties": 2, OTHERS: False}
+MAYBE = {"type": "object", "properties": {"a": {"type": "string", "nullable": True}}, OTHERS: False}
+SIBLINGS = {  # `$id` beside `$ref`
+    "$id": "http://example.com/base/",
+    "$defs": {"a": {"$id": "http://example.com/a.json", "type": "string"}, "b": {"$id": "a.json", "type": "integer"}},
+    "allOf": [{"$id": "http://example.com/", "$ref": "a.json"}],
+}
 KINDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "string": STRINGS,
     "number": NUMBERS,
@@ -89,8 +97,18 @@ def texts_of(schema: Any) -> set[str]:
     return found
 
 
+def without_nullable(part: Any) -> Any:
+    """The schema with null as a type where OpenAPI has `nullable`."""
+    if isinstance(part, list):
+        return [*map(without_nullable, part)]
+    if not isinstance(part, dict):
+        return part
+    own = {"type": [part["type"], "null"]} if part.get("nullable") is True else {}
+    return {name: without_nullable(each) for name, each in {**part, **own}.items()}
+
+
 def check(schema: Any) -> None:
-    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    validator = jsonschema_rs.validator_for(without_nullable(schema), validate_formats=True)
     for text in texts_of(schema):
         assert validator.is_valid(json.loads(text)), text
 
@@ -190,6 +208,41 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
             },
             ['{"a":1}'],
             ['{"b":null}'],
+        ),
+        ({"type": "string", "nullable": True}, ['"a"', "null"], ["1"]),
+        ({"type": "string", "nullable": True, "enum": ["a", None]}, ['"a"', "null"], ['"b"']),
+        ({"type": "string", "nullable": True, "enum": ["a"]}, ['"a"'], ["null"]),
+        ({"allOf": [{"type": ["integer", "null"]}, {"type": "number", "nullable": True}]}, ["null", "1"], ["1.5"]),
+        ({"$schema": "https://json-schema.org/draft/2020-12/schema", **MAYBE}, ['{"a":"b"}'], ['{"a":null}']),
+        ({"$ref": "#/components/schemas/A", "components": {"schemas": {"A": MAYBE}}}, ['{"a":null}', "{}"], ["null"]),
+        ({"properties": {"a": {}}, "minProperties": 2, OTHERS: {"const": 1}}, ['{"a":2,"key1":1}'], ['{"a":1}', "{}"]),
+        ({"required": ["a"], "minProperties": 3}, ['{"a":1,"key1":2,"key2":3}'], ['{"a":1,"key1":2}']),
+        ({"properties": {"key1": {"const": 1}}, "minProperties": 2}, ['{"key1":1,"key2":1}'], ['{"key1":1}']),
+        (
+            {"properties": {"x": {"minimum": 5}}, "patternProperties": {"^x$|^y.$": {"type": "integer"}}, **TWO},
+            ['{"x":5,"y ":2}'],
+            ['{"x":4,"y ":2}', '{"x":5}', '{"y ":2}', '{"x":5,"key1":1}'],
+        ),
+        ({"required": ["a"], "propertyNames": {"enum": ["a", "b"]}, **TWO, OTHERS: {}}, ['{"a":1,"b":2}'], ["{}"]),
+        ({"patternProperties": {"^/": {"const": 1}}, **TWO}, ['{"/":1,"/ ":1}'], [r'{"/":1,"\/":1}', '{"/":1}']),
+        ({"patternProperties": {"^x": False}, "minProperties": 1}, ['{"key1":1}'], ["{}", '{"x":1}']),
+        ({"dependentRequired": {"key1": ["b"]}, **TWO, OTHERS: {}}, ['{"key2":1,"key3":1}'], ['{"key1":1,"key2":1}']),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", **SIBLINGS, "definitions": SIBLINGS["$defs"]},
+            ["1"],
+            ['"a"'],
+        ),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", **SIBLINGS}, ['"a"'], ["1"]),
+        (SIBLINGS, ['"a"'], ["1"]),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-04/schema#",
+                "definitions": {"a": {"id": "http://x.org/a", "const": 1}, "b": {"id": "http://y.org/a", "minimum": 5}},
+                "id": "http://x.org/",
+                "allOf": [{"id": "http://y.org/", "allOf": [{"$ref": "a"}]}],
+            },
+            ["5"],
+            ["4", "1"],
         ),
         ({"properties": {"a": {"pattern": "a(?<=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
     ],

@@ -45,7 +45,7 @@ class UsableTool:
             self.parameters.get("properties") or self.parameters.get("required") or not rest.isdisjoint(ASSERTIONS)
         )
         is_open = declares or self.parameters.get("additionalProperties")
-        return {**self.parameters, "type": "object"} if is_open else NO_ARGUMENTS
+        return {**self.parameters, "type": "object", "nullable": False} if is_open else NO_ARGUMENTS
 
 
 class CallRules(NamedTuple):
