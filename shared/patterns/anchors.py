@@ -1,13 +1,14 @@
-"""Anchors: ^ and $, \\A and \\z, and the edges of words, as conditions on the characters before and after a place.
+"""Conditions on places in a text: look-ahead, and anchors, which are ^ and $, \\A and \\z, and the edges of words.
 
-Languages differ about the words with characters that are not ASCII, so that beside one neither \\b nor \\B holds;
-within a negative look-ahead both hold there.
+Anchors are about the characters before and after a place. Languages differ about the words with characters that are not
+ASCII, so that beside one neither \\b nor \\B holds; within a negative look-ahead both hold there.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from shared.errors import BadInput
 from shared.patterns.byte_automaton import BYTES
 from shared.patterns.network import Condition, Network
 from shared.patterns.parts import FormPart
@@ -51,6 +52,19 @@ class Anchor(FormPart):
         network.conditions.append(self.condition)
         number = BYTES + len(network.conditions) - 1
         return network.step(start, number, number)
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead(FormPart):
+    """A look-ahead: the rest of the text begins with the part, or, if `is_negative`, does not."""
+
+    part: FormPart
+    is_negative: bool
+    size = 1
+
+    def build(self, *_: object) -> int:
+        """Raises: BadInput, for one that `of_regex` has not replaced."""
+        raise BadInput("look-ahead within a repetition is not supported", "pattern")
 
 
 def without_anchors(network: Network, start: int, end: int, before: int) -> tuple[Network, int, set[int]]:

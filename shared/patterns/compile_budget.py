@@ -3,10 +3,12 @@
 A few characters such as (a|b)*a(a|b){30} describe billions of states, so the work is not known before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
 
 from shared.errors import BadInput
 
@@ -34,6 +36,7 @@ class Budget:
 
 SMALL = Budget(steps=40_000)
 LARGE = Budget(steps=600_000)
+Found = TypeVar("Found")
 _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
@@ -50,3 +53,41 @@ def limited_to(budget: Budget) -> Iterator[None]:
 def current_budget() -> Budget:
     """The budget of the block around; outside of one, each call returns a new LARGE budget."""
     return _current.get() or replace(LARGE)
+
+
+def kept(count: int) -> Callable[[Callable[[str], Found]], Callable[[str], Found]]:
+    """Keeps the last results for texts, also the error of an invalid one, but not TooLarge, as a larger budget may be
+    enough."""
+
+    def decorated(function: Callable[[str], Found]) -> Callable[[str], Found]:
+        @lru_cache(count)
+        def result(text: str) -> Found | BadInput:
+            try:
+                return function(text)
+            except TooLarge:
+                raise
+            except BadInput as error:
+                return BadInput(error.message, error.field)
+
+        def found(text: str) -> Found:
+            known = result(text)
+            if isinstance(known, BadInput):
+                raise BadInput(known.message, known.field)
+            return known
+
+        return found
+
+    return decorated
+
+
+def first_that_fits(*ways: Callable[[], Found]) -> Found:
+    """The result of the first way whose automaton is not too large. Raises: BudgetExceeded at once; TooLarge if none is
+    small enough."""
+    for way in ways[:-1]:
+        try:
+            return way()
+        except BudgetExceeded:
+            raise
+        except TooLarge:
+            continue
+    return ways[-1]()

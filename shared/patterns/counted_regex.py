@@ -6,8 +6,7 @@ The length of a text bounds the number of repetitions, so that one counter takes
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from shared.patterns.anchors import BEGIN, END, Anchor
-from shared.patterns.look_ahead import LookAhead
+from shared.patterns.anchors import BEGIN, END, Anchor, LookAhead
 from shared.patterns.parts import Alternatives, Characters, FormPart, JoinedParts, MergedCharacters, RepeatedPart
 
 COUNTED = 2_000  # states of a repetition, above which a counter takes their place

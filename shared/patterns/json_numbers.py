@@ -29,19 +29,6 @@ ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})
 Rest = tuple[int, int, int]
 
 
-def integer(schema: Mapping[str, Any], field: str) -> FormPart:
-    """An integer within its bounds. Raises: BadInput naming the field."""
-    return _number(schema, field, decimals=0)
-
-
-def number(schema: Mapping[str, Any], field: str) -> FormPart:
-    """A number within its bounds. Raises: BadInput naming the field."""
-    bounds = {name: _decimal(schema, name, field) or Decimal(0) for name in BOUNDS if name in schema}
-    if "multipleOf" not in schema and all(bound * BOUNDS[name] >= HUGE for name, bound in bounds.items()):
-        return read_regex(ANY_NUMBER)
-    return _number(schema, field, decimals=DIGITS)
-
-
 def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None:
     """A keyword that is a number; None if it is absent or null. Raises: BadInput if it is another value."""
     value = schema.get(name)
@@ -53,9 +40,12 @@ def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None
     return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
 
 
-def _number(schema: Mapping[str, Any], field: str, *, decimals: int) -> FormPart:
+def number(schema: Mapping[str, Any], field: str, decimals: int = DIGITS) -> FormPart:
     """A number with at most DIGITS digits before the point, and at most this many decimals: fewer, if a bound has many
-    digits before the point; with `multipleOf`, as many as the step has."""
+    digits before the point; with `multipleOf`, as many as the step has. Raises: BadInput naming the field."""
+    own = {name: _decimal(schema, name, field) or Decimal(0) for name in BOUNDS if name in schema}
+    if decimals and "multipleOf" not in schema and all(bound * BOUNDS[name] >= HUGE for name, bound in own.items()):
+        return read_regex(ANY_NUMBER)
     low, above, high, below, step = (_decimal(schema, name, field) for name in (*BOUNDS, "multipleOf"))
     if step is not None and step <= 0:
         raise BadInput(f"multipleOf must be above 0, got {schema['multipleOf']!r}", field)

@@ -29,7 +29,7 @@ from shared.patterns.json_containers import (
     object_of,
     object_with,
 )
-from shared.patterns.json_numbers import integer, number
+from shared.patterns.json_numbers import number
 from shared.patterns.json_strings import QUOTE, constant, searched, string
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, any_of, either
@@ -45,7 +45,11 @@ MAX_TRIED = 20_000  # beginnings of keys
 MAX_FURTHER = 50  # properties that are required by their number alone
 OTHERS = "additionalProperties"
 Depths = Mapping[str, int]  # of each reference around a part, its levels
-SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {"string": string, "number": number, "integer": integer}
+SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {
+    "string": string,
+    "number": number,
+    "integer": partial(number, decimals=0),
+}
 
 
 def schema_part(schema: Any, field: str = "schema", left_out: list[str] | None = None) -> FormPart:

@@ -2,16 +2,15 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from shared.errors import BadInput
 from shared.patterns.automaton import of_regex
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
-from shared.patterns.character_classes import LATIN, Codes, with_whole_characters
-from shared.patterns.characters import ALL, Range, without
-from shared.patterns.compile_budget import BudgetExceeded, TooLarge
+from shared.patterns.characters import ALL, LATIN, Codes, Range, with_whole_characters, without
+from shared.patterns.compile_budget import Found, TooLarge, first_that_fits, kept
 from shared.patterns.counted_regex import without_limits, without_repeated_ends
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
@@ -23,7 +22,7 @@ from shared.patterns.parts import (
     Literal,
     RepeatedPart,
     either,
-    times,
+    listed,
 )
 from shared.patterns.regex import read_regex
 from shared.patterns.schema_keywords import NoValue, as_tuple, limits
@@ -33,7 +32,6 @@ CODES: tuple[Range, ...] = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127))
 CHARACTER = Characters(CODES, escaped=True)
 ANY_TEXT = RepeatedPart(CHARACTER)
 QUOTE = Literal('"')
-Found = tuple[PatternAutomaton, int | None] | str  # and the most characters of its texts; or why it cannot be written
 YEAR_MONTH_DAY = (
     "(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
@@ -95,14 +93,16 @@ def string(schema: Mapping[str, Any], field: str) -> FormPart:
             own = searched(f"^(?=.*$){value[ahead.end() :]}", field)
             lengths.append((int(ahead[1]), int(ahead[2])))
         else:
-            own, longest = _checked(_written(value), value, field)
+            own, longest = _named(_counted, value, field)
             lengths.append((0, longest))
         found = own if found is None else _both(found, own, names, field)
     least = max(shortest for shortest, _ in lengths)
     most = min((longest for _, longest in lengths if longest is not None), default=None)
     limits({"minLength": least, "maxLength": most}, "Length", field)
     if found is None:
-        return JoinedParts((QUOTE, times(CHARACTER, least, most), QUOTE))
+        return JoinedParts(
+            (QUOTE, listed(NOTHING, CHARACTER, NOTHING, least + 1, None if most is None else most + 1), QUOTE)
+        )
     if most is not None and (longest := longest_text(found)) is not None and longest <= most:
         most = None
     is_small = most is None or most * len(found.accepting) <= COUNTED
@@ -127,47 +127,39 @@ def _both(one: PatternAutomaton, other: PatternAutomaton, names: list[str], fiel
 
 def searched(pattern: str, field: str) -> PatternAutomaton:
     """The strings, as JSON writes them, in which JSON Schema finds a pattern. Raises: BadInput naming the field."""
-    return _checked(_searched(pattern), pattern, field)[0]
+    return _named(_searched, pattern, field)
 
 
-def _checked(found: Found, pattern: str, field: str) -> tuple[PatternAutomaton, int | None]:
-    if isinstance(found, str):
-        raise BadInput(f"pattern {pattern!r}: {found}", field)
-    return found
-
-
-@lru_cache(256)
-def _written(pattern: str) -> Found:
-    """As `_searched`, and with a counter where its repetitions have large limits."""
+def _named(read: Callable[[str], Found], pattern: str, field: str) -> Found:
     try:
-        counted = without_limits(_read(pattern), is_searched=True)
-        if counted is None or not counted.is_exact:
-            try:
-                return _searched(pattern)
-            except BudgetExceeded:
-                raise
-            except TooLarge:
-                if counted is None:
-                    raise
-        around = NOTHING if counted.is_exact else ANY_TEXT
-        return of_regex(counted.part, ANY_TEXT, before=around, after=around), counted.longest
-    except TooLarge:  # not returned, so not cached: a larger budget may be enough
+        return read(pattern)
+    except TooLarge:
         raise
     except BadInput as error:
-        return error.message
+        raise BadInput(f"pattern {pattern!r}: {error.message}", field) from None
 
 
-@lru_cache(256)
-def _searched(pattern: str) -> Found:
-    try:
-        return of_regex(_read(pattern), ANY_TEXT, before=ANY_TEXT, after=ANY_TEXT), None
-    except BudgetExceeded:
-        raise
-    except TooLarge:  # found only where the text begins
-        latin = _read(pattern, without(CODES, without(ALL, LATIN)))
-        return of_regex(latin, ANY_TEXT, after=ANY_TEXT), None
-    except BadInput as error:
-        return error.message
+@kept(256)
+def _counted(pattern: str) -> tuple[PatternAutomaton, int | None]:
+    """As `_searched`, and the most characters of the texts, where repetitions have large limits."""
+    counted = without_limits(_read(pattern), is_searched=True)
+    if counted is None:
+        return _searched(pattern), None
+    around = NOTHING if counted.is_exact else ANY_TEXT
+    ways = [
+        lambda: (_searched(pattern), None),
+        lambda: (of_regex(counted.part, ANY_TEXT, before=around, after=around), counted.longest),
+    ]
+    return first_that_fits(*ways[counted.is_exact :])
+
+
+@kept(256)
+def _searched(pattern: str) -> PatternAutomaton:
+    latin = without(CODES, without(ALL, LATIN))
+    return first_that_fits(
+        lambda: of_regex(_read(pattern), ANY_TEXT, before=ANY_TEXT, after=ANY_TEXT),
+        lambda: of_regex(_read(pattern, latin), ANY_TEXT, after=ANY_TEXT),  # found only where the text begins
+    )
 
 
 def _read(pattern: str, within: Codes = CODES) -> FormPart:

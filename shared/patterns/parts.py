@@ -277,13 +277,6 @@ def inner_parts(part: FormPart) -> Sequence[FormPart]:
     return part.parts if isinstance(part, Parts) else [part.part] if isinstance(part, RepeatedPart) else []
 
 
-def times(part: FormPart, least: int, most: int | None) -> FormPart:
-    """A part without counters, `least` to `most` times; a counter counts a large `most`."""
-    if most is None or most * part.size <= UNROLLED:
-        return RepeatedPart(part, least, most)
-    return JoinedParts((RepeatedPart(part, least, least), Looped(NOTHING, part, NOTHING, most - least)))
-
-
 def listed(part: FormPart, mark: FormPart, gap: FormPart, least: int, most: int | None) -> FormPart:
     """Parts with `mark` and `gap` between them. A counter counts a large `most`; beside counters in the part itself it
     is lowered to what states can count."""

@@ -7,12 +7,10 @@ import re
 from functools import lru_cache
 
 from shared.errors import BadInput
-from shared.patterns.anchors import BEGIN, BEGIN_LINE, END, END_LINE, Anchor, word_condition
+from shared.patterns.anchors import BEGIN, BEGIN_LINE, END, END_LINE, Anchor, LookAhead, word_condition
 from shared.patterns.byte_automaton import merged
-from shared.patterns.character_classes import COMMON, LINE_ENDS, Codes
-from shared.patterns.characters import ALL, without
+from shared.patterns.characters import ALL, COMMON, LINE_ENDS, Codes, without
 from shared.patterns.compile_budget import TooLarge, current_budget
-from shared.patterns.look_ahead import LookAhead
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Characters, FormPart, JoinedParts, MergedCharacters, RepeatedPart, either
 from shared.patterns.regex_characters import MAX_NESTING, CharacterReader, Flags

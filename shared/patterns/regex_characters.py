@@ -4,8 +4,17 @@ import re
 from collections.abc import Sequence
 
 from shared.errors import BadInput
-from shared.patterns.character_classes import COMMON, WIDE, Codes, posix_class, property_class, rust_classes
-from shared.patterns.characters import ALL, Range, without
+from shared.patterns.characters import (
+    ALL,
+    COMMON,
+    WIDE,
+    Codes,
+    Range,
+    posix_class,
+    property_class,
+    rust_classes,
+    without,
+)
 from shared.patterns.compile_budget import current_budget
 
 CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.worker.patterns.counted_sets import counted_sets_of
 from services.worker.patterns.state_sets import ANY, StateSets
 from services.worker.patterns.token_automaton import UNREACHABLE
 from shared.arrays import Bool, Int32, Int64, UInt8
@@ -35,7 +34,7 @@ class PatternConstraint:
             raise BadInput(
                 f"no text of at most {text_tokens} tokens matches the pattern; the shortest has {needed}", "pattern"
             )
-        self._plain, self._counted = sets, counted_sets_of(sets)
+        self._plain, self._counted = sets, sets.counted
         self._sets = sets  # those of the last sweep: plain ones as long as no counter can matter
         self._budget = UNREACHABLE  # counts that a step's tokens may add beyond those of masks
         self._text_tokens = text_tokens

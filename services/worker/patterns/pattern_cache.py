@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from services.worker.patterns.counted_sets import counted_sets_of
 from services.worker.patterns.state_sets import StateSets
 from services.worker.patterns.token_automaton import TokenTable, tokenize
 from shared.errors import BadInput, RetryLater
@@ -45,7 +44,7 @@ class PatternCompiler:
             if self._tokens is None:
                 self._tokens = self._read_tokens()
             sets = StateSets(tokenize(compile_pattern(pattern), self._tokens))
-            counted_sets_of(sets)
+            _ = sets.counted  # made in this thread, too
         except (MemoryError, OSError) as error:
             raise RetryLater(f"the pattern cannot be compiled now: {error!r}") from error
         except BadInput as error:
