@@ -7,13 +7,11 @@ expanded to MAX_DEPTH levels.
 """
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.byte_automaton import PatternAutomaton, product
 from shared.patterns.compile_budget import TooLarge
 from shared.patterns.json_containers import (
     ANY_DEPTH,
@@ -21,30 +19,23 @@ from shared.patterns.json_containers import (
     COLON,
     KEY,
     NULL,
-    Member,
     any_value,
     array_of,
-    member,
     members_of,
     object_of,
-    object_with,
 )
 from shared.patterns.json_numbers import number
-from shared.patterns.json_strings import QUOTE, constant, searched, string
+from shared.patterns.json_strings import constant, string
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Alternatives, Compiled, FormPart, JoinedParts, Literal, any_of, either
-from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, NoValue, as_key, assertions_of, limits
+from shared.patterns.parts import Alternatives, FormPart, JoinedParts, Literal, any_of
+from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, as_key, assertions_of, limits
 from shared.patterns.schema_merging import TYPES, Schema, apart, is_of, merged, without_impossible_ways
 from shared.patterns.schema_narrowing import in_own_scope, narrowed
+from shared.patterns.schema_objects import Depths, ObjectConverter
 from shared.patterns.schema_references import References
 
 MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
-MAX_PATTERNS = 100  # that a schema has or needs
-MAX_TRIED = 20_000  # beginnings of keys
-MAX_FURTHER = 50  # properties that are required by their number alone
-OTHERS = "additionalProperties"
-Depths = Mapping[str, int]  # of each reference around a part, its levels
 SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {
     "string": string,
     "number": number,
@@ -76,16 +67,14 @@ def choice_part(choices: Sequence[str]) -> FormPart:
     return Alternatives(tuple(Literal(choice) for choice in choices))
 
 
-class _Converter:
+class _Converter(ObjectConverter):
     """Converts the parts of schemas. None is a part without instances."""
 
     def __init__(self, left_out: list[str]) -> None:
+        super().__init__(left_out)
         self._references = References(True)  # of the schema that is converted
         self._parts = 0  # converted so far
         self._is_cut = False  # whether a reference has more levels than MAX_DEPTH
-        self._patterns: set[str] = set()
-        self._left_out = left_out
-        self._without_value = ""  # the first required property without a possible value
 
     def whole(self, schema: Any, field: str) -> FormPart:
         """The texts of a schema. Raises: BadInput, also if there are none."""
@@ -152,11 +141,6 @@ class _Converter:
         automaton = automaton_of(part) if part is not None else None
         return lambda value: automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False))
 
-    def _matches(self, pattern: Any, name: str, field: str) -> bool:
-        """Whether a pattern, which JSON Schema searches in a text, is in this name."""
-        self._count_pattern(pattern, field)
-        return searched(pattern, field).accepts(json.dumps(name, ensure_ascii=False)[1:-1])
-
     def _written(self, ways: Sequence[Callable[[], FormPart | None]]) -> list[FormPart | None]:
         """The ways that can be written; the first error if none can."""
         found: list[FormPart | None] = []
@@ -172,16 +156,6 @@ class _Converter:
             raise errors[0]
         self._leave_out(errors)
         return found
-
-    def _leave_out(self, errors: Iterable[BadInput]) -> None:
-        """Note the fields of parts that cannot be written; parts without a value are not missed."""
-        self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
-
-    def _count_pattern(self, pattern: Any, field: str) -> None:
-        """Raises: TooLarge if it is one pattern too many."""
-        self._patterns.add(str(pattern))
-        if len(self._patterns) > MAX_PATTERNS:
-            raise TooLarge(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
 
     def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
         if kind in {"object", "array"}:
@@ -265,124 +239,6 @@ class _Converter:
         if item is None and least > len(head):
             return None
         return array_of(head, item, least - len(head), None if most is None else most - len(head))
-
-    def _object(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
-        named = dict.fromkeys([*schema.get("properties", {}), *schema.get("required", [])])
-        required = set(schema.get("required", []))
-        least, most = limits(schema, "Properties", field)
-        if not named and least < 2 and (found := self._of_keys(schema, least, most, field, depths)) is not None:
-            return found
-        key = self._key(schema, field, depths)
-        allowed = automaton_of(key) if key not in {None, KEY} else None
-        members: list[Member] = []
-        for name in named:
-            value = None
-            if key is not None and (allowed is None or allowed.accepts(json.dumps(name, ensure_ascii=False))):
-                convert = self.convert if name in required else self._optional
-                value = convert(self._property(schema, name, field), f"{field}.{name}", depths)
-            if value is None and name in required:
-                self._without_value = self._without_value or f"{field}.{name}"
-                return None
-            if value is not None:
-                members.append((member(name, value), name in required))
-        members += self._further(schema, named, least - len(members), field, depths)
-        if least > len(members) or (most is not None and most < len(required)):
-            return None
-        return object_with(members, least, most)
-
-    def _property(self, schema: Schema, name: str, field: str) -> Any:
-        """The schema of a property that an object schema names or requires."""
-        patterns = schema.get("patternProperties", {}).items()
-        matching = [own for pattern, own in patterns if self._matches(pattern, name, field)]
-        others = True if matching else schema.get("additionalProperties", True)
-        own = schema.get("properties", {}).get(name, others)
-        return {"allOf": [own, *matching]} if matching else own
-
-    def _optional(self, part: Any, field: str, depths: Depths) -> FormPart | None:
-        """A property that may be left out."""
-        try:
-            return self.convert(part, field, depths)
-        except TooLarge:
-            raise
-        except BadInput as error:
-            self._leave_out([error])
-            return None
-
-    def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> FormPart | None:
-        """An object of keys that the schema does not name: those of its patterns, or if it has none any."""
-        keys = self._keys(schema, field, depths)
-        if schema.get("patternProperties"):
-            keys = takewhile(lambda each: each[2] != OTHERS, keys)
-        members = [
-            JoinedParts((key, COLON, value))
-            for key, part, name in keys
-            if (value := self.convert(part, f"{field}.{name}", depths)) is not None
-        ]
-        if not members or most == 0:
-            return None if least else object_with([])
-        return object_of(either(members), least, most)
-
-    def _further(self, schema: Schema, named: Container[str], count: int, field: str, depths: Depths) -> list[Member]:
-        """`count` members that the schema does not name, or as many as there are."""
-        found: dict[str, Member] = {}
-        for key, part, where in self._keys(schema, field, depths) if count > 0 else ():
-            value = self.convert(part, f"{field}.{where}", depths)
-            if value is None:
-                continue
-            if count > MAX_FURTHER:
-                raise BadInput(f"minProperties is supported up to {MAX_FURTHER} beyond the named properties", field)
-            for text in _texts(automaton_of(key)):
-                if (name := json.loads(text)) not in named:
-                    found.setdefault(name, (JoinedParts((Literal(text), COLON, value)), False))
-                if len(found) == count:
-                    return [*found.values()]
-        return [*found.values()]
-
-    def _key(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
-        """The keys that `propertyNames` allows."""
-        names = self._plain(schema.get("propertyNames", True), field, depths)[0]
-        if names is True or names == {}:
-            return KEY
-        return self.convert(merged(names, {"type": "string"}, field, self._matches), f"{field}.propertyNames", depths)
-
-    def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[FormPart, Any, str]]:
-        """The keys that an object schema does not name, each with the schema of its values, and where that is."""
-        allowed, values = self._key(schema, field, depths), schema.get("patternProperties", {})
-        if allowed is not None and not values:
-            yield allowed, schema.get(OTHERS, True), OTHERS
-        if allowed is None or not values:
-            return
-        patterns = {}
-        for pattern in values:
-            self._count_pattern(pattern, field)
-            patterns[pattern] = automaton_of(JoinedParts((QUOTE, Compiled(searched(pattern, field)), QUOTE)))
-        whole = automaton_of(allowed)
-        for pattern, own in patterns.items():  # the keys that match no other pattern, so each has one schema
-            others = [other for beside, other in patterns.items() if beside != pattern]
-            if (alone := _outside(product(whole, own), others)) is not None:
-                yield Compiled(alone), values[pattern], f"patternProperties.{pattern}"
-        if (alone := _outside(whole, patterns.values())) is not None:
-            yield Compiled(alone), schema.get(OTHERS, True), OTHERS
-
-
-def _outside(found: PatternAutomaton | None, others: Iterable[PatternAutomaton]) -> PatternAutomaton | None:
-    """The texts that are of none of the others; None: no text."""
-    for other in others:
-        found = product(found, other, excluded=True) if found is not None else None
-    return found
-
-
-def _texts(automaton: PatternAutomaton) -> Iterator[str]:
-    """Texts of keys: simple ones if possible, then the shortest, by the bytes of ASCII."""
-    yield from filter(automaton.accepts, (f'"key{i}"' for i in range(1, MAX_TRIED // 100)))
-    waiting = [("", 0)]
-    for text, state in waiting:
-        if automaton.accepting[state]:
-            yield text
-        row = automaton.next_state[state, 32:127]
-        for byte, target in enumerate(row.tolist(), 32):
-            if target >= 0 and len(waiting) < MAX_TRIED:
-                waiting.append((text + chr(byte), target))
 
 
 def _types(schema: Schema, field: str) -> list[str]:

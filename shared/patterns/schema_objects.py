@@ -1,0 +1,173 @@
+"""JSON schemas of objects as parts of texts."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import takewhile
+from typing import Any
+
+from shared.errors import BadInput
+from shared.patterns.byte_automaton import PatternAutomaton, product
+from shared.patterns.compile_budget import TooLarge
+from shared.patterns.json_containers import COLON, KEY, Member, member, object_of, object_with
+from shared.patterns.json_strings import QUOTE, searched
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import Compiled, FormPart, JoinedParts, Literal, either
+from shared.patterns.schema_keywords import NoValue, limits
+from shared.patterns.schema_merging import Schema, merged
+
+MAX_PATTERNS = 100  # that a schema has or needs
+MAX_TRIED = 20_000  # beginnings of keys
+MAX_FURTHER = 50  # properties that are required by their number alone
+OTHERS = "additionalProperties"
+Depths = Mapping[str, int]  # of each reference around a part, its levels
+
+
+class ObjectConverter(ABC):
+    """Converts the schemas of objects. None is a part without instances."""
+
+    def __init__(self, left_out: list[str]) -> None:
+        self._patterns: set[str] = set()
+        self._left_out = left_out
+        self._without_value = ""  # the first required property without a possible value
+
+    @abstractmethod
+    def convert(self, schema: Any, field: str, depths: Depths) -> FormPart | None:
+        """`depths`: the levels of each reference around this part."""
+
+    @abstractmethod
+    def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
+        """A part without a reference, and the levels within it. A part that is too deep is false."""
+
+    def _matches(self, pattern: Any, name: str, field: str) -> bool:
+        """Whether a pattern, which JSON Schema searches in a text, is in this name."""
+        self._count_pattern(pattern, field)
+        return searched(pattern, field).accepts(json.dumps(name, ensure_ascii=False)[1:-1])
+
+    def _leave_out(self, errors: Iterable[BadInput]) -> None:
+        """Note the fields of parts that cannot be written; parts without a value are not missed."""
+        self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
+
+    def _count_pattern(self, pattern: Any, field: str) -> None:
+        """Raises: TooLarge if it is one pattern too many."""
+        self._patterns.add(str(pattern))
+        if len(self._patterns) > MAX_PATTERNS:
+            raise TooLarge(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
+
+    def _object(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
+        named = dict.fromkeys([*schema.get("properties", {}), *schema.get("required", [])])
+        required = set(schema.get("required", []))
+        least, most = limits(schema, "Properties", field)
+        if not named and least < 2 and (found := self._of_keys(schema, least, most, field, depths)) is not None:
+            return found
+        key = self._key(schema, field, depths)
+        allowed = automaton_of(key) if key not in {None, KEY} else None
+        members: list[Member] = []
+        for name in named:
+            value = None
+            if key is not None and (allowed is None or allowed.accepts(json.dumps(name, ensure_ascii=False))):
+                convert = self.convert if name in required else self._optional
+                value = convert(self._property(schema, name, field), f"{field}.{name}", depths)
+            if value is None and name in required:
+                self._without_value = self._without_value or f"{field}.{name}"
+                return None
+            if value is not None:
+                members.append((member(name, value), name in required))
+        members += self._further(schema, named, least - len(members), field, depths)
+        if least > len(members) or (most is not None and most < len(required)):
+            return None
+        return object_with(members, least, most)
+
+    def _property(self, schema: Schema, name: str, field: str) -> Any:
+        """The schema of a property that an object schema names or requires."""
+        patterns = schema.get("patternProperties", {}).items()
+        matching = [own for pattern, own in patterns if self._matches(pattern, name, field)]
+        others = True if matching else schema.get("additionalProperties", True)
+        own = schema.get("properties", {}).get(name, others)
+        return {"allOf": [own, *matching]} if matching else own
+
+    def _optional(self, part: Any, field: str, depths: Depths) -> FormPart | None:
+        """A property that may be left out."""
+        try:
+            return self.convert(part, field, depths)
+        except TooLarge:
+            raise
+        except BadInput as error:
+            self._leave_out([error])
+            return None
+
+    def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> FormPart | None:
+        """An object of keys that the schema does not name: those of its patterns, or if it has none any."""
+        keys = self._keys(schema, field, depths)
+        if schema.get("patternProperties"):
+            keys = takewhile(lambda each: each[2] != OTHERS, keys)
+        members = [
+            JoinedParts((key, COLON, value))
+            for key, part, name in keys
+            if (value := self.convert(part, f"{field}.{name}", depths)) is not None
+        ]
+        if not members or most == 0:
+            return None if least else object_with([])
+        return object_of(either(members), least, most)
+
+    def _further(self, schema: Schema, named: Container[str], count: int, field: str, depths: Depths) -> list[Member]:
+        """`count` members that the schema does not name, or as many as there are."""
+        found: dict[str, Member] = {}
+        for key, part, where in self._keys(schema, field, depths) if count > 0 else ():
+            value = self.convert(part, f"{field}.{where}", depths)
+            if value is None:
+                continue
+            if count > MAX_FURTHER:
+                raise BadInput(f"minProperties is supported up to {MAX_FURTHER} beyond the named properties", field)
+            for text in _texts(automaton_of(key)):
+                if (name := json.loads(text)) not in named:
+                    found.setdefault(name, (JoinedParts((Literal(text), COLON, value)), False))
+                if len(found) == count:
+                    return [*found.values()]
+        return [*found.values()]
+
+    def _key(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
+        """The keys that `propertyNames` allows."""
+        names = self._plain(schema.get("propertyNames", True), field, depths)[0]
+        if names is True or names == {}:
+            return KEY
+        return self.convert(merged(names, {"type": "string"}, field, self._matches), f"{field}.propertyNames", depths)
+
+    def _keys(self, schema: Schema, field: str, depths: Depths) -> Iterator[tuple[FormPart, Any, str]]:
+        """The keys that an object schema does not name, each with the schema of its values, and where that is."""
+        allowed, values = self._key(schema, field, depths), schema.get("patternProperties", {})
+        if allowed is not None and not values:
+            yield allowed, schema.get(OTHERS, True), OTHERS
+        if allowed is None or not values:
+            return
+        patterns = {}
+        for pattern in values:
+            self._count_pattern(pattern, field)
+            patterns[pattern] = automaton_of(JoinedParts((QUOTE, Compiled(searched(pattern, field)), QUOTE)))
+        whole = automaton_of(allowed)
+        for pattern, own in patterns.items():  # the keys that match no other pattern, so each has one schema
+            others = [other for beside, other in patterns.items() if beside != pattern]
+            if (alone := _outside(product(whole, own), others)) is not None:
+                yield Compiled(alone), values[pattern], f"patternProperties.{pattern}"
+        if (alone := _outside(whole, patterns.values())) is not None:
+            yield Compiled(alone), schema.get(OTHERS, True), OTHERS
+
+
+def _outside(found: PatternAutomaton | None, others: Iterable[PatternAutomaton]) -> PatternAutomaton | None:
+    """The texts that are of none of the others; None: no text."""
+    for other in others:
+        found = product(found, other, excluded=True) if found is not None else None
+    return found
+
+
+def _texts(automaton: PatternAutomaton) -> Iterator[str]:
+    """Texts of keys: simple ones if possible, then the shortest, by the bytes of ASCII."""
+    yield from filter(automaton.accepts, (f'"key{i}"' for i in range(1, MAX_TRIED // 100)))
+    waiting = [("", 0)]
+    for text, state in waiting:
+        if automaton.accepting[state]:
+            yield text
+        row = automaton.next_state[state, 32:127]
+        for byte, target in enumerate(row.tolist(), 32):
+            if target >= 0 and len(waiting) < MAX_TRIED:
+                waiting.append((text + chr(byte), target))
