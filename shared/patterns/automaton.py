@@ -1,12 +1,13 @@
 """The automaton of a pattern, over the bytes of a text."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from shared.errors import BadInput
 from shared.patterns.anchors import ANYTHING, KINDS, Anchor, LookAhead, condition
 from shared.patterns.byte_automaton import MAX_STATES, WRITTEN, PatternAutomaton, merged, product, read_automaton
 from shared.patterns.characters import ALL, LATIN, with_whole_characters
-from shared.patterns.compile_budget import TooLarge, first_that_fits, kept
+from shared.patterns.compile_budget import TooLarge, first_that_fits
 from shared.patterns.counted_regex import Counted, without_limits
 from shared.patterns.part_automaton import automaton_of, texts_of
 from shared.patterns.parts import (
@@ -26,7 +27,7 @@ MAX_RAW_STATES = 40_000  # before states with the same continuations are merged
 ANY_TEXT = RepeatedPart(Characters(ALL))
 
 
-@kept(64)
+@lru_cache(64)
 def compile_pattern(pattern: str) -> PatternAutomaton:
     """Compile a pattern, or take it from the cache. May take seconds; in event loops, call it in a thread. If it is too
     large with all characters, its classes and sets have only those up to U+024F, the Latin ones.

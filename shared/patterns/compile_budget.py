@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TypeVar
 
 from shared.errors import BadInput
@@ -53,31 +52,6 @@ def limited_to(budget: Budget) -> Iterator[None]:
 def current_budget() -> Budget:
     """The budget of the block around; outside of one, each call returns a new LARGE budget."""
     return _current.get() or replace(LARGE)
-
-
-def kept(count: int) -> Callable[[Callable[[str], Found]], Callable[[str], Found]]:
-    """Keeps the last results for texts, also the error of an invalid one, but not TooLarge, as a larger budget may be
-    enough."""
-
-    def decorated(function: Callable[[str], Found]) -> Callable[[str], Found]:
-        @lru_cache(count)
-        def result(text: str) -> Found | BadInput:
-            try:
-                return function(text)
-            except TooLarge:
-                raise
-            except BadInput as error:
-                return BadInput(error.message, error.field)
-
-        def found(text: str) -> Found:
-            known = result(text)
-            if isinstance(known, BadInput):
-                raise BadInput(known.message, known.field)
-            return known
-
-        return found
-
-    return decorated
 
 
 def first_that_fits(*ways: Callable[[], Found]) -> Found:

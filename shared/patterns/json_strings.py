@@ -10,7 +10,7 @@ from shared.errors import BadInput
 from shared.patterns.automaton import of_regex
 from shared.patterns.byte_automaton import PatternAutomaton, longest_text, product
 from shared.patterns.characters import ALL, LATIN, Codes, Range, with_whole_characters, without
-from shared.patterns.compile_budget import Found, TooLarge, first_that_fits, kept
+from shared.patterns.compile_budget import Found, TooLarge, first_that_fits
 from shared.patterns.counted_regex import without_limits, without_repeated_ends
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import (
@@ -139,7 +139,7 @@ def _named(read: Callable[[str], Found], pattern: str, field: str) -> Found:
         raise BadInput(f"pattern {pattern!r}: {error.message}", field) from None
 
 
-@kept(256)
+@lru_cache(256)
 def _counted(pattern: str) -> tuple[PatternAutomaton, int | None]:
     """As `_searched`, and the most characters of the texts, where repetitions have large limits."""
     counted = without_limits(_read(pattern), is_searched=True)
@@ -153,7 +153,7 @@ def _counted(pattern: str) -> tuple[PatternAutomaton, int | None]:
     return first_that_fits(*ways[counted.is_exact :])
 
 
-@kept(256)
+@lru_cache(256)
 def _searched(pattern: str) -> PatternAutomaton:
     latin = without(CODES, without(ALL, LATIN))
     return first_that_fits(
