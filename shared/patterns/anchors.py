@@ -46,9 +46,11 @@ END, END_LINE = condition(KINDS, frozenset({EDGE})), condition(KINDS, LINE_EDGE)
 @dataclass(frozen=True, slots=True)
 class Anchor(FormPart):
     condition: Condition
+    is_escaped: bool  # of texts as JSON writes them in a string
     size = 1
 
     def build(self, network: Network, start: int) -> int:
+        network.is_escaped |= self.is_escaped
         network.conditions.append(self.condition)
         number = BYTES + len(network.conditions) - 1
         return network.step(start, number, number)

@@ -88,10 +88,10 @@ def _joined_with_rest(part: FormPart, rest: FormPart, any_text: FormPart) -> For
 def _limited(rest: FormPart, ahead: FormPart, *, excluded: bool) -> FormPart | None:
     """The texts of `rest` that are also of `ahead`, or, if `excluded`, are not. Anchors in them depend on the character
     before, so that there is a way for each kind of it."""
-    conditions = {each.condition for part in (rest, ahead) for each in _all_parts(part) if isinstance(each, Anchor)}
+    anchors = {each for part in (rest, ahead) for each in _all_parts(part) if isinstance(each, Anchor)}
     alike: dict[tuple[frozenset[int], ...], list[int]] = {}  # kinds, by what the conditions allow after them
     for kind in KINDS:
-        alike.setdefault(tuple(each[kind] for each in conditions), []).append(kind)
+        alike.setdefault(tuple(each.condition[kind] for each in anchors), []).append(kind)
     ways: list[FormPart] = []
     for kinds in alike.values():
         found, other = texts_of(rest, kinds[0]), texts_of(ahead, kinds[0])
@@ -100,7 +100,8 @@ def _limited(rest: FormPart, ahead: FormPart, *, excluded: bool) -> FormPart | N
         elif not excluded:
             found = None
         if found is not None:
-            after = [Anchor(condition(kinds, ANYTHING))] if len(alike) > 1 else []
+            is_escaped = any(each.is_escaped for each in anchors)
+            after = [Anchor(condition(kinds, ANYTHING), is_escaped)] if len(alike) > 1 else []
             ways.append(JoinedParts((*after, Compiled(found))))
     return any_of(ways)
 

@@ -67,7 +67,6 @@ class Characters(FormPart):
 
         escapes = [code for code in ESCAPES if self.escaped and any(a <= code <= b for a, b in self.codes)]
         if escapes:
-            network.is_escaped = True
             backslash = network.step(start, ord("\\"), ord("\\"))
             network.edges[backslash] += [(ord(ESCAPES[code]), ord(ESCAPES[code]), end) for code in escapes]
         codes = without(self.codes, MUST_ESCAPE) if self.escaped else self.codes

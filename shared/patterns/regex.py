@@ -121,7 +121,7 @@ class _Reader(CharacterReader):
             return self._characters(ALL if "s" in flags else without(ALL, ends))
         if sign in "^$":
             begin, end = (BEGIN_LINE, END_LINE) if "m" in flags else (BEGIN, END)
-            return Anchor(begin if sign == "^" else end)
+            return Anchor(begin if sign == "^" else end, not self._of_rust)
         if sign in "*+?" or (sign == "{" and self._of_rust):
             raise BadInput(f"nothing to repeat before {sign}; accepted is \\{sign}", "pattern")
         return self._characters(self._folded([(ord(sign), ord(sign))], flags))
@@ -150,10 +150,10 @@ class _Reader(CharacterReader):
         sign = self._text[self._at : self._at + 1]
         if sign in ANCHORS:
             self._at += 1
-            return Anchor(ANCHORS[sign])
+            return Anchor(ANCHORS[sign], not self._of_rust)
         if sign in {"b", "B"}:
             self._at += 1
-            return Anchor(word_condition(is_edge=sign == "b", is_negated=self._is_negated))
+            return Anchor(word_condition(is_edge=sign == "b", is_negated=self._is_negated), not self._of_rust)
         if sign and sign in "123456789k":
             raise BadInput("back-references are not supported", "pattern")
         codes = self._known_class(inverted=False)

@@ -210,6 +210,7 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
             ['{"a":1}'],
             ['{"b":null}'],
         ),
+        ({"pattern": "^(?!(?m:$)(?!a))"}, ['"b"'], [r'"\na"']),
         ({"type": "string", "nullable": True}, ['"a"', "null"], ["1"]),
         ({"type": "string", "nullable": True, "enum": ["a", None]}, ['"a"', "null"], ['"b"']),
         ({"type": "string", "nullable": True, "enum": ["a"]}, ['"a"'], ["null"]),
