@@ -1,5 +1,7 @@
-"""`previous_response_id`: a response continues a stored one."""
+"""Settings of a gateway: its most requests in flight, tables of tiers and efforts, and the storage of responses."""
 
+import asyncio
+import json
 from typing import Any
 
 import msgspec
@@ -10,17 +12,101 @@ from shared.arrays import unpack_int32
 from shared.bus.client import Bus
 from shared.messages.requests import ChatMessage, OutcomeStatus
 from shared.text import TextModel
-from tests.support.gateway import ONE_CELL, OWN_CELL, RunningGateway
+from tests.support.gateway import CHAT, MODEL, ONE_CELL, OWN_CELL, RunningGateway
 from tests.support.scheduler import ANSWER, AnsweringScheduler
+from tests.support.waiting import reached
 
 pytestmark = ONE_CELL
 
-ASK: dict[str, Any] = {"model": "tiny-llada", "input": "How many pears?"}
+PATH = "/v1/chat/completions"
+QUESTIONS = [{"type": "predicate", "instructions": "b"}] * 3
 
 
 @pytest.fixture(scope="module")
 def changes() -> dict[str, Any]:
-    return {"store_responses": True}
+    tables = {"service_tiers": ("flex=60000:-20",), "reasoning_efforts": ("high=0.9",)}
+    return {"max_active_requests": 2, "store_responses": True, **tables}
+
+
+async def test_concurrent_requests_never_exceed_the_gateways_limit(gateway: RunningGateway) -> None:
+    gateway.scheduler.hold = asyncio.Event()
+    names = [{"Idempotency-Key": f"pears-{number}"} for number in range(6)]
+    sent = [asyncio.create_task(gateway.http.post(PATH, json=CHAT, headers=name)) for name in names]
+    await reached(lambda: sum(reply.done() for reply in sent) == 4)
+    gateway.scheduler.hold.set()
+    replies = [await reply for reply in sent]
+    refused = [reply for reply in replies if reply.status_code != 200]
+    assert len(refused) == 4
+    for reply in refused:
+        assert (reply.status_code, reply.json()["error"]["code"]) == (429, "queue_full")
+        assert reply.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (PATH, {**CHAT, "n": 3}, "n"),
+        ("/v1/decisions", {"model": MODEL, "input": "a", "questions": QUESTIONS}, "questions"),
+    ],
+)
+async def test_more_choices_than_the_limit_are_a_bad_request(
+    gateway: RunningGateway, path: str, fields: dict[str, Any], param: str
+) -> None:
+    error = (await gateway.http.post(path, json=fields)).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", param)
+    assert "the limit of this gateway is 2 requests in flight" in error["message"]
+
+
+async def test_openais_client_names_a_tier_and_an_effort(gateway: RunningGateway, client: AsyncOpenAI) -> None:
+    reply = await client.chat.completions.create(**CHAT, service_tier="flex", reasoning_effort="high")
+    with pytest.raises(BadRequestError, match="accepted: auto, default, flex") as refusal:
+        await client.chat.completions.create(**CHAT, service_tier="priority")
+    [request] = gateway.scheduler.requests
+    assert (request.slo_s, request.priority, request.min_threshold) == (60.0, -20, 0.9)
+    assert (reply.service_tier, refusal.value.param) == ("flex", "service_tier")
+
+
+async def test_headers_give_the_fields_of_clients_that_cannot_add_them(gateway: RunningGateway) -> None:
+    headers = {
+        "X-Dilaserve-Slo-Ms": "700",
+        "X-Dilaserve-Priority": "5",
+        "X-Dilaserve-Min-Threshold": "0.75",
+        "X-Dilaserve-Block-Length": "8",
+    }
+    reply = await gateway.http.post("/v1/chat/completions", json=CHAT, headers=headers)
+    [request] = gateway.scheduler.requests
+    assert (request.slo_s, request.priority, request.min_threshold, request.block_length) == (0.7, 5, 0.75, 8)
+    assert reply.json()["dilaserve"]["slo_ms"] == 700
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("X-Dilaserve-Slo-Ms", "soon", "must be a number"),
+        ("X-Dilaserve-Slo-Ms", "nan", "must be finite"),
+        ("X-Dilaserve-Priority", "high", "must be an integer"),
+        ("X-Dilaserve-Min-Threshold", "1.5", "must be at most 1.0"),
+    ],
+)
+async def test_an_invalid_header_is_refused_by_name(
+    gateway: RunningGateway, name: str, value: str, reason: str
+) -> None:
+    refused = await gateway.http.post("/v1/chat/completions", json=CHAT, headers={name: value})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["message"]) == (400, name, f"{name} {reason}")
+
+
+async def test_a_line_of_a_batch_may_name_a_tier(gateway: RunningGateway, client: AsyncOpenAI) -> None:
+    body = {**CHAT, "service_tier": "flex"}
+    line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
+    file = await client.files.create(file=("in.jsonl", line.encode()), purpose="batch")
+    await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    await reached(lambda: len(gateway.scheduler.requests) == 1)
+    [request] = gateway.scheduler.requests
+    assert (request.slo_s, request.priority) == (60.0, -50)
+
+
+ASK: dict[str, Any] = {"model": "tiny-llada", "input": "How many pears?"}
 
 
 async def stream_of(client: AsyncOpenAI, **fields: Any) -> Any:
