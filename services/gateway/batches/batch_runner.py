@@ -6,7 +6,6 @@ or dies returns its batches to the stream.
 """
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -48,7 +47,7 @@ class BatchRunner:
                 await self._run(batch)
         except ApiError as error:
             log.warning("batch failed", batch=batch_id, error=error.message)
-            with contextlib.suppress(ApiError):
+            with suppress(ApiError):
                 await self._fail(batch_id, [BatchError(message=error.message, code=error.code or "failed")])
 
     async def _run(self, batch: Batch) -> None:
