@@ -21,7 +21,7 @@ from dilaserve.stack.ports import check_free
 from dilaserve.stack.safe_output import BrokenPipeSafeStream
 from dilaserve.stack.services import option_settings
 from dilaserve.stack.up_options import UpOptions, with_up_options
-from services.gateway.http_server import server_tls
+from services.gateway.listeners import server_tls
 from shared.bus.users import BusUser
 from shared.logs import configure_logs
 from shared.settings import ServiceSettings, read_settings, to_environ

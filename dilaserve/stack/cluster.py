@@ -29,7 +29,7 @@ from dilaserve.stack.services import (
 )
 from dilaserve.stack.supervisor import Supervisor
 from dilaserve.stack.up_options import UpOptions
-from services.gateway.http_server import listen
+from services.gateway.listeners import listen
 from shared.bus.client import Bus
 from shared.bus.users import BusUser
 from shared.errors import DilaserveError

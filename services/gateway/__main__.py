@@ -21,8 +21,10 @@ from services.gateway.app import build_app
 from services.gateway.batches.batch_runner import BatchConsumer, BatchRunner
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
-from services.gateway.http_server import CHECK_S, Server, listeners, server_tls
-from services.gateway.settings import GatewaySettings, by_model, served_cells
+from services.gateway.http_server import CHECK_S, Server
+from services.gateway.listeners import listeners, server_tls
+from services.gateway.served_cells import by_model, served_cells
+from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.errors import RetryLater
 from shared.model_files import find_model

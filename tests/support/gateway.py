@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from services.gateway.__main__ import serve
-from services.gateway.http_server import listen
+from services.gateway.listeners import listen
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
 from shared.bus.codec import decode

@@ -17,7 +17,8 @@ from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError, unless_left
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.model_cells import ModelCells
-from services.gateway.settings import GatewaySettings, by_model, served_cells
+from services.gateway.served_cells import by_model, served_cells
+from services.gateway.settings import GatewaySettings
 from services.gateway.stores.batch_store import BatchStore
 from services.gateway.stores.file_store import FileStore
 from shared.api_keys import ANONYMOUS, ApiKey

@@ -13,7 +13,8 @@ from services.gateway.api.request_models import ServedBody, TextBody
 from services.gateway.api.serving_fields import ServingTables, with_serving_fields
 from services.gateway.errors import ApiError
 from services.gateway.routing import CellLoad, route
-from services.gateway.settings import GatewaySettings, by_model, served_cells
+from services.gateway.served_cells import by_model, served_cells
+from services.gateway.settings import GatewaySettings
 from shared.errors import BadInput
 from shared.settings import read_settings
 
