@@ -5,18 +5,11 @@ Lists fail at their first wrong item, as reporting a hundred thousand would bloc
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from services.gateway.api.base_models import (
-    NEUTRAL_OF_PROMPTS,
-    Lenient,
-    OfModel,
-    unsupported,
-    unsupported_field,
-    wrong_field,
-)
+from services.gateway.api.base_models import NEUTRAL_OF_PROMPTS, Lenient, OfModel, unsupported, unsupported_field
 from services.gateway.api.field_types import (
     MAX_CHOICES,
     NO_LIMIT,
@@ -41,37 +34,15 @@ from services.gateway.api.field_types import (
     as_on_bus,
 )
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
-from services.gateway.api.prompts import Prompt, TextOrParts, Turn, call, joined, turn
+from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
-from services.gateway.api.tool_calls.models import ToolCall, Tools, WithToolChoice
+from services.gateway.api.tool_calls.models import Message, Tools, WithToolChoice
 from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import Request
 from shared.text import TextModel
 
 MIN_SLO_S = 1e-6  # of a request; a shorter one could become 0
-
-
-class Message(Lenient):
-    """A message of a conversation: a text, calls of tools, or the result of a call."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: TextOrParts | None = None
-    refusal: str | None = None  # of an earlier reply, in place of its content
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-
-    @model_validator(mode="after")
-    def _require_content(self) -> Self:
-        if self.tool_calls and self.role != "assistant":
-            raise wrong_field("tool_calls", "is only allowed in a message of the assistant")
-        if self.content is None and self.role not in {"assistant", "tool"}:
-            raise wrong_field("content", "is required in a message of this role")
-        return self
-
-    def turn(self) -> Turn:
-        calls = [call(each.id, each.function.name, each.function.arguments) for each in self.tool_calls or ()]
-        return turn(self.role, joined(self.content) or self.refusal or "", calls, self.tool_call_id)
 
 
 class StreamOptions(Lenient):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.request_models import Message
 from services.gateway.api.tool_calls.call_syntax import (
     CallSyntax,
     GemmaCalls,
@@ -17,6 +16,7 @@ from services.gateway.api.tool_calls.call_syntax import (
     find_call_syntax,
 )
 from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart
+from services.gateway.api.tool_calls.models import Message
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.errors import BadInput
 from shared.patterns.automaton import compile_pattern

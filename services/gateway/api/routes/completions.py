@@ -19,9 +19,9 @@ from services.gateway.api.openai_responses.replies import ResponseObject
 from services.gateway.api.openapi import errors, json_body, streamed
 from services.gateway.api.prompts import Prompt, encode_prompt, unblocked
 from services.gateway.api.request_body import read_body
-from services.gateway.api.request_models import ChatBody, FimBody, Message, TextBody
+from services.gateway.api.request_models import ChatBody, FimBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, FimCompletion, TextCompletion
-from services.gateway.api.tool_calls.models import Tools, WithTools
+from services.gateway.api.tool_calls.models import Message, Tools, WithTools
 from services.gateway.view_models import ResponseModel
 from shared.text import TextModel
 

@@ -1,5 +1,5 @@
-"""The fields with which a client describes tools, chooses among them, and sends calls back: those of OpenAI's chats,
-and what the bodies of all APIs share."""
+"""The messages of OpenAI's chats, the fields with which a client describes tools, chooses among them, and sends calls
+back, and what the bodies of all APIs share of these."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import LeftOut, Lenient, OrLeftOut, kind_of, leaving_out, wrong_field
+from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import CallRules, ToolUse, UsableTool
 from shared.text import TextModel
@@ -105,6 +106,28 @@ class ToolCall(Lenient):
         if not isinstance(custom, dict):
             return sent
         return {"id": sent.get("id"), "function": {"name": custom.get("name"), "arguments": custom.get("input")}}
+
+
+class Message(Lenient):
+    """A message of a conversation: a text, calls of tools, or the result of a call."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: TextOrParts | None = None
+    refusal: str | None = None  # of an earlier reply, in place of its content
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _require_content(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise wrong_field("tool_calls", "is only allowed in a message of the assistant")
+        if self.content is None and self.role not in {"assistant", "tool"}:
+            raise wrong_field("content", "is required in a message of this role")
+        return self
+
+    def turn(self) -> Turn:
+        calls = [call(each.id, each.function.name, each.function.arguments) for each in self.tool_calls or ()]
+        return turn(self.role, joined(self.content) or self.refusal or "", calls, self.tool_call_id)
 
 
 ANY = "any"  # Mistral's name of `required`
