@@ -273,7 +273,7 @@ class Bus:
 
 async def _abandon(client: Client) -> None:
     """Disconnect; pending messages are lost."""
-    with suppress(OSError, RuntimeError):  # uvloop raises RuntimeError
+    with suppress(OSError, RuntimeError, TypeError):  # uvloop raises RuntimeError, asyncio's streams also TypeError
         await asyncio.shield(client.close())
 
 
