@@ -57,7 +57,7 @@ class ClusterSearch:
         tried: list[SizedCluster] = []
 
         def suffices(gpus: int) -> bool:
-            resized = p.changed(nodes=nodes_of(gpus, per_node))
+            resized = p.resized(nodes_of(gpus, per_node))
             plans[gpus] = make_plan(resized, [], time_limit_s=self.time_limit_s)
             tried.append(cluster := self._judged(plans[gpus], gpus))
             on_tried(cluster)

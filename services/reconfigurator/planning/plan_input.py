@@ -7,7 +7,7 @@ from codecs import BOM_UTF8
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import msgspec
 import numpy as np
@@ -96,10 +96,16 @@ class PlanInput:
         self.J, self.K, self.C = list(self.steps), range(len(classes)), range(len(thresholds))
         self.D, self.B = range(len(self.degrees)), range(len(self.batches))
 
-    def changed(self, **fields: Any) -> Self:
-        """The same but for these fields."""
+    def resized(self, nodes: Sequence[int]) -> Self:
+        """The same workload on nodes of these GPUs."""
         other = copy(self)
-        vars(other).update(fields)
+        other.nodes = tuple(nodes)
+        return other
+
+    def at_rates(self, rps: Float64) -> Self:
+        """The same classes at other rates, [K], in the same proportion, so that steps cost as before."""
+        other = copy(self)
+        other.RPS = rps
         return other
 
     def busy_s(self, j: StepKind, k: int, d: int, b: int) -> float:

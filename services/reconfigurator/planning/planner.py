@@ -85,5 +85,5 @@ def _decide(
         whole_slack_s=float(p.RPS @ p.SLO),
         fallen_back=instances == Counter(target.instances_per_tp),
         growing=growing,
-        current_at_less_load=evaluate(p.changed(RPS=p.RPS / (1 + MIN_GAIN))) if failing else SolverStatus.UNKNOWN,
+        current_at_less_load=evaluate(p.at_rates(p.RPS / (1 + MIN_GAIN))) if failing else SolverStatus.UNKNOWN,
     )

@@ -30,7 +30,7 @@ def gpus_for_threshold(p: PlanInput, min_threshold: float, gpus_per_node: int, t
     """
 
     def suffices(gpus: int) -> bool:
-        resized = p.changed(nodes=nodes_of(gpus, gpus_per_node))
+        resized = p.resized(nodes_of(gpus, gpus_per_node))
         found = find_capacity(resized, time_limit_s)
         return isinstance(found, Capacity) and found.mean_threshold >= min_threshold - TOLERANCE
 

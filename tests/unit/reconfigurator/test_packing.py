@@ -70,7 +70,7 @@ def test_all_nodes_are_full_but_the_last(gpus: int, per_node: int) -> None:
 def test_fewer_gpus_than_the_least_cannot_sustain_the_load_with_any_degree(seed: int, needed: int) -> None:
     p = small_input(seed, cached=bool(seed % 2))
     with_one = max(times_sustained(p, {degree: 1}) / degree for degree in p.degrees)  # of the best degree
-    loaded = p.changed(RPS=p.RPS * needed * with_one)  # keeps this number of its GPUs busy
+    loaded = p.at_rates(p.RPS * needed * with_one)  # keeps this number of its GPUs busy
     assert min_gpus(loaded) == max(needed, p.degrees[0])
 
 
