@@ -36,11 +36,22 @@ class ClassLoad(msgspec.Struct, frozen=True, kw_only=True):
     slo_s: float
 
 
+class PlanAction(enum.StrEnum):
+    """The part of a plan that an event reports of one instance; a failure or the end of a plan has none."""
+
+    DRAIN = "drain"
+    STOP = "stop"
+    START = "start"
+    SERVE = "serve"  # the instance serves from now on
+
+
 class PlanEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One executed action."""
+    """One step of a plan."""
 
     at_s: float  # Unix time, seconds
-    text: str
+    text: str  # for people
+    action: PlanAction | None = None
+    instance: str = ""  # name of the instance; empty without an action
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):

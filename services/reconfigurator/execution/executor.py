@@ -28,7 +28,7 @@ from shared.bus.instance_watch import InstanceWatch
 from shared.errors import BadInput, RetryLater
 from shared.messages.instances import Control, Instance, InstanceState
 from shared.messages.launch import InstanceSpec
-from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+from shared.messages.plans import PlanAction, PlanEvent, PlanRecord, PlanState
 from shared.retry import retry
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ class Executor:
         serving = self.serving(running)
         for spec in run.launched.intersection(serving):
             run.launched.discard(spec)
-            await run.report(f"{spec.name} serves")
+            await run.report(f"{spec.name} serves", PlanAction.SERVE, spec)
         action = next_action(run.target, running, serving, self._draining(running))
         if action is None:
             return False
@@ -132,16 +132,16 @@ class Executor:
 
     async def _stop(self, spec: InstanceSpec, run: "_Run") -> None:
         self.stopped.add(spec)
-        await run.announce(StopInstance(spec), f"drain {spec.name}")
+        await run.announce(StopInstance(spec), PlanAction.DRAIN)
         await self._drain(spec)
-        await run.announce(StopInstance(spec), f"stop {spec.name}")
+        await run.announce(StopInstance(spec), PlanAction.STOP)
         await self._launcher.stop(spec, self._settings.stop_s)
         self._mark_ended(spec, run)
 
     async def _start(self, spec: InstanceSpec, run: "_Run") -> None:
         self._mark_ended(spec, run)
         self.stopped.discard(spec)
-        await run.announce(StartInstance(spec), f"start {spec.name}")
+        await run.announce(StartInstance(spec), PlanAction.START)
         try:
             await self._launcher.start(spec)
             run.launched.add(spec)
@@ -206,15 +206,23 @@ class _Run:
         for node in sorted(lost):
             await self.report(f"{node} is not available")
 
-    async def announce(self, action: Action, text: str) -> None:
+    async def announce(self, begun: StartInstance | StopInstance, action: PlanAction) -> None:
         """Report that an action begins, once even if it is postponed."""
-        if action not in self.postponed:
-            await self.report(text)
+        if begun not in self.postponed:
+            await self.report(f"{action} {begun.spec.name}", action, begun.spec)
 
-    async def report(self, text: str, state: PlanState = PlanState.RUNNING) -> None:
+    async def report(
+        self,
+        text: str,
+        action: PlanAction | None = None,
+        spec: InstanceSpec | None = None,
+        *,
+        state: PlanState = PlanState.RUNNING,
+    ) -> None:
         now_s = self._clock.now_s()
         log.info(text, plan=self.record.plan_id)
-        events = [*self.record.events, PlanEvent(at_s=now_s, text=text)]
+        event = PlanEvent(at_s=now_s, text=text, action=action, instance="" if spec is None else spec.name)
+        events = [*self.record.events, event]
         ended_s = None if state is PlanState.RUNNING else now_s
         self.record = replace(self.record, events=events, state=state, ended_s=ended_s)
         await self._report(self.record)
@@ -225,11 +233,11 @@ class _Run:
 
     async def end(self) -> None:
         if self.gives_way:
-            await self.report("a later plan takes over", PlanState.REPLACED)
+            await self.report("a later plan takes over", state=PlanState.REPLACED)
         elif self.failed:
-            await self.report("some instances could not be started", PlanState.FAILED)
+            await self.report("some instances could not be started", state=PlanState.FAILED)
         else:
-            await self.report("done", PlanState.DONE)
+            await self.report("done", state=PlanState.DONE)
 
 
 def instances_at(instances: InstanceWatch, spec: InstanceSpec) -> list[Instance]:

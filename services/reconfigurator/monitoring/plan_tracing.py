@@ -6,11 +6,10 @@ from msgspec.structs import replace
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, Tracer
 
-from shared.messages.plans import PlanEvent, PlanRecord
+from shared.messages.plans import PlanAction, PlanEvent, PlanRecord
 from shared.telemetry import as_ns
 
 CONTEXT = "traceparent"  # W3C header
-SERVES = " serves"  # the end of an event's text
 
 
 class PlanTraces:
@@ -65,12 +64,12 @@ def spans_of(events: Sequence[PlanEvent]) -> list[tuple[str, str, float, float]]
     found = []
     started: dict[str, float] = {}  # by instance
     for event, following in zip(events, (*events[1:], *events[-1:]), strict=True):
-        verb, _, instance = event.text.partition(" ")
-        if verb in ("drain", "stop", "start"):
-            found.append((verb, instance, event.at_s, following.at_s))
-        if verb == "start":
-            started[instance] = event.at_s
-        served = event.text.removesuffix(SERVES)
-        if served != event.text:
-            found.append(("serve", served, started.get(served, event.at_s), event.at_s))
+        if event.action is None:
+            continue
+        start_s, end_s = event.at_s, following.at_s
+        if event.action is PlanAction.START:
+            started[event.instance] = start_s
+        elif event.action is PlanAction.SERVE:
+            start_s, end_s = started.get(event.instance, event.at_s), event.at_s
+        found.append((event.action.value, event.instance, start_s, end_s))
     return found

@@ -22,7 +22,7 @@ from shared.bus.instance_watch import InstanceWatch
 from shared.bus.subjects import HEARTBEAT_S
 from shared.database.schema import open_database
 from shared.messages.launch import InstanceSpec
-from shared.messages.plans import PlanRecord, PlanState
+from shared.messages.plans import PlanAction, PlanRecord, PlanState
 from shared.profile import LatencyProfile
 from shared.tasks import during
 from tests.support.registering_launcher import RegisteringLauncher
@@ -80,6 +80,9 @@ async def test_each_launch_follows_the_stops_it_needs_and_a_stop_its_drain(
     assert launcher.done == ["drain (0, 1)", "stop (0, 1)", "start (0,)", "start (1,)"]
     assert set(await launcher.running()) == {LEFT, RIGHT}
     assert ended.state is PlanState.DONE
+    actions = [(event.action, event.instance) for event in ended.events]
+    assert actions[:3] == [(PlanAction.DRAIN, LARGE.name), (PlanAction.STOP, LARGE.name), (PlanAction.START, LEFT.name)]
+    assert {(PlanAction.SERVE, LEFT.name), (PlanAction.SERVE, RIGHT.name)} < set(actions)
     assert all(0 <= event.at_s - BEGAN_S < WAIT_S for event in ended.events), "by the bus's clock"
     assert ended.ended_s == ended.events[-1].at_s
 

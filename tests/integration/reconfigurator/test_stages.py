@@ -72,7 +72,7 @@ def test_a_plan_is_optimal_only_if_each_objective_is() -> None:
 @pytest.mark.parametrize("seed", range(0, 40, 16))
 def test_the_planned_steps_write_the_whole_output(seed: int, faster: int) -> None:
     p = small_input(seed, cached=False)
-    p = p.changed(T=faster * p.T)
+    p.T = faster * p.T
     plan = find_capacity(p, 60)
     if isinstance(plan, Capacity):
         tokens = dict(zip(map(str, map(float, p.thresholds)), p.T, strict=True))

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from services.reconfigurator.metrics import NAME, ReconfiguratorMetrics
 from services.reconfigurator.monitoring.plan_tracing import PlanTraces, spans_of
 from shared.messages.launch import InstanceSpec
-from shared.messages.plans import PlanEvent, PlanRecord, PlanState
+from shared.messages.plans import PlanAction, PlanEvent, PlanRecord, PlanState
 from tests.support.plans import plan
 from tests.support.spans import recorded
 
@@ -38,8 +38,14 @@ def test_a_decision_to_stay_keeps_the_number_of_instances() -> None:
     assert value(metrics, "instances", tp_degree="1") == 2
 
 
-TEXTS = ("drain a-0_1", "stop a-0_1", "start a-0", "start a-1", "a-1 serves", "a-0 serves", "done")
-EVENTS = [PlanEvent(at_s=100.0 + at_s, text=text) for at_s, text in enumerate(TEXTS)]
+ACTIONS = (
+    (PlanAction.DRAIN, "a-0_1"), (PlanAction.STOP, "a-0_1"), (PlanAction.START, "a-0"), (PlanAction.START, "a-1"),
+    (PlanAction.SERVE, "a-1"), (PlanAction.SERVE, "a-0"), (None, "")
+)  # fmt: skip
+EVENTS = [
+    PlanEvent(at_s=100.0 + at_s, text="start of anything serves", action=action, instance=instance)
+    for at_s, (action, instance) in enumerate(ACTIONS)
+]
 RECORD = PlanRecord(
     plan_id="1", decided_s=90.0, state=PlanState.RUNNING, reason="", solve_s=2.0, stage1_s=1.0, stage2_s=0.5
 )
