@@ -129,7 +129,7 @@ async def serve(
     instances.on_quarantine = lambda instance: outcomes.distrust(instance.instance_id, instance.unverified_s)
     instances.report_to(queue)
     bus.reconnects.subscribe(lambda: queue.put(StepsLost()))
-    for follower in (streams.keep, kept_config.keep, drain.read_order, requests.deliveries.check):
+    for follower in (streams.keep, lease.fenced(kept_config.keep), drain.read_order, requests.deliveries.check):
         watch.follow(follower)
     await requests.subscribe_cancels()
     await Lookups(bus, requests, core).subscribe()
@@ -141,7 +141,7 @@ async def serve(
         service.receive_results(lease.epoch),
         service.publish_stats(),
         requests.run(),
-        reconcile(bus, clock, lease.epoch, requests.knows),
+        reconcile(bus, clock, lease, requests.knows),
         outcomes.wait_for_failure(),
         deferred.run(),
     ]

@@ -69,10 +69,8 @@ class SchedulerService:
         interval_s = MIN_CYCLE_INTERVAL_S if self._core.settings.lookahead else 0.0
         while not stop.is_set():
             events = await self._queue.get_all(MAX_CYCLE_INTERVAL_S, interval_s)
-            if self._lease.may_have_expired:
-                await run_until_stopped(stop, self._lease.confirm())
-                if stop.is_set():
-                    return
+            if not await self._leads(stop):
+                return
             for event in events:
                 if isinstance(event, ev.RequestArrived):
                     self._spans.arrived(event)
@@ -80,11 +78,21 @@ class SchedulerService:
             commands = self._core.cycle(events, now_s)
             cycle_s = time.perf_counter() - started_s
             for command in commands:
-                if is_urgent(command):
+                if not is_urgent(command):
+                    self._deferred.defer(partial(self._execute, command))
+                elif await self._leads(stop):
                     await self._execute_now(command)
                 else:
-                    self._deferred.defer(partial(self._execute, command))
+                    return
             self._deferred.defer(partial(self._record, commands, now_s, cycle_s))
+
+    async def _leads(self, stop: asyncio.Event) -> bool:
+        """Wait until a lease that may have expired is renewed, such as after a stop of this process. Returns: False if
+        `stop` is set before."""
+        if not self._lease.may_have_expired:
+            return True
+        await run_until_stopped(stop, self._lease.confirm())
+        return not stop.is_set()
 
     async def publish_stats(self) -> None:
         """Publish the statistics once per second, until cancelled."""
@@ -123,7 +131,7 @@ class SchedulerService:
             case ev.FinishRequest():
                 self._outcomes.finish(command)
             case ev.SaveCheckpoint(request_id, checkpoint):
-                await self._bus.publish(subjects.checkpoints(request_id), checkpoint)
+                await self._lease.publish(subjects.checkpoints(request_id), checkpoint)
             case ev.RequestEstimates():
                 self._predictor.request(command)
 

@@ -3,17 +3,27 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
+from services.scheduler.io import lease as lease_module
+from services.scheduler.io import reconciliation
 from services.scheduler.io.lease import KEY, Lease
 from shared.bus import client as bus_client
+from shared.bus.cell_config import KeptConfig
 from shared.bus.client import Bus
+from shared.bus.clock import BusClock
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, request_consumer
+from shared.bus.watch import Look, StreamContent, StreamState
 from shared.errors import Superseded
+from shared.messages.cell import CellConfig
+from shared.messages.requests import Arrival, Outcome, OutcomeStatus
 from shared.tasks import cancel, during
 from tests.support.nats import NatsServer, new_cell
 from tests.support.waiting import LIMIT_S, eventually, reached, until
+
+CONFIG = CellConfig(model="tiny-llada", policy="dilaserve", cache="dual")
 
 
 async def expire(bus: Bus) -> None:
@@ -100,6 +110,39 @@ async def test_a_scheduler_on_standby_is_live(bus: Bus, nats_server: NatsServer)
     assert standby.is_live()
     await cancel([waiting])
     await standby.close()
+
+
+async def test_a_former_leader_does_not_replace_what_the_next_has_stored(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, subjects = await Lease.acquire(bus, "first"), bus.subjects
+    await expire(bus)
+    await Lease.acquire(bus, "second")
+    await bus.store(subjects.config, CONFIG)
+    monkeypatch.setattr(lease_module, "LEASE_TTL_S", 0.0)
+    earlier = replace(CONFIG, default_slo_s=20.0)
+    await first.publish(subjects.config, earlier)
+    kept = KeptConfig(bus, earlier)
+    await first.fenced(kept.keep)(Look({kept.stream: StreamState(state=StreamContent(last_seq=5))}))
+    await bus.store(subjects.config, CONFIG)
+    assert (await bus.js.stream_info(kept.stream)).state.last_seq == 2
+
+
+async def test_a_former_leader_fails_no_request_that_the_next_may_serve(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CHECK_S", "SETTLE_S"):
+        monkeypatch.setattr(reconciliation, name, 0.0)
+    lease, clock, subjects = await Lease.acquire(bus, "first"), BusClock(), bus.subjects
+    arrival = Arrival(request_id="r1", arrival_s=clock.now_s(), prompt_tokens=1, output_tokens=32, slo_s=5.0)
+    await bus.store(subjects.arrivals, arrival)
+    await bus.js.add_consumer(subjects.stream("REQUESTS"), request_consumer(lease.epoch))
+    monkeypatch.setattr(lease_module, "LEASE_TTL_S", 0.0)
+    with capture_logs() as logs:
+        async with during(reconciliation.reconcile(bus, clock, lease, lambda _: False)):
+            await reached(lambda: any("lost" in line["event"] for line in logs))
+            served = Outcome(request_id="r1", status=OutcomeStatus.COMPLETED, arrival_s=arrival.arrival_s)
+            assert await bus.store(subjects.outcomes("r1"), served, if_first=True)
 
 
 LEASE_FAULTS = ("deleted", "purged", "written", "written for good", "emptied", "bucket deleted")

@@ -2,7 +2,7 @@
 
 The lease is a key with a time to live. The leader creates it and renews it by revision; the epoch is the first
 revision, or more after the bucket was deleted. A leader stops if it finds that another scheduler has led since. It
-makes no decision while its lease may have expired, until it has renewed it.
+makes no decision and replaces no message while its lease may have expired, until it has renewed it.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+import msgspec
 import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
@@ -18,6 +19,7 @@ from nats.js.kv import KeyValue
 from shared.bus.client import Bus, until_answered
 from shared.bus.errors import BUS_ERRORS, bus_errors
 from shared.bus.subjects import HEARTBEAT_S, LEASE_TTL_S, consumer_epoch
+from shared.bus.watch import Follower, Look
 from shared.errors import RetryLater, Superseded
 from shared.retry import retry
 from shared.tasks import pause
@@ -95,6 +97,21 @@ class Lease:
         while self.may_have_expired:
             self._renewed.clear()
             await self._renewed.wait()
+
+    async def publish(self, subject: str, message: msgspec.Struct) -> None:
+        """Publish a message that replaces the last of its subject, unless another scheduler may lead by now: that one
+        has a later message."""
+        if not self.may_have_expired:
+            await self._bus.publish(subject, message)
+
+    def fenced(self, follower: Follower) -> Follower:
+        """The follower without the looks at which another scheduler may lead: it would replace what that one stored."""
+
+        async def follow(look: Look) -> None:
+            if not self.may_have_expired:
+                await follower(look)
+
+        return follow
 
     async def hold(self) -> None:
         """Renew until cancelled. Raises: Superseded if another scheduler has led."""

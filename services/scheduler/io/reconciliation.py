@@ -14,6 +14,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
+from services.scheduler.io.lease import Lease
 from services.scheduler.io.outcome_store import LOST, outcome_of, store_outcome
 from shared.bus.client import Bus, last_token, try_decode
 from shared.bus.clock import BusClock
@@ -34,11 +35,11 @@ DECODED_AT_ONCE = 500  # messages, between which other tasks run: serving has pr
 MAX_READS, READ_INTERVAL_S = 32, 0.1  # outcomes read at once, and the time between, for the same reason
 
 
-async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[str], bool]) -> None:
+async def reconcile(bus: Bus, clock: BusClock, lease: Lease, is_known: Callable[[str], bool]) -> None:
     """Fail the lost requests among those accepted within MAX_AGE, then wait until cancelled. `is_known(request_id)`:
     whether this scheduler has received the request. Tries again while the bus is unavailable."""
     accepted = await retry(partial(_accepted, bus, clock))
-    await _wait_for_delivery(bus, epoch)
+    await _wait_for_delivery(bus, lease.epoch)
     missing = await _without_outcome(bus, accepted, is_known)
     if missing:
         await asyncio.sleep(SETTLE_S)
@@ -46,6 +47,7 @@ async def reconcile(bus: Bus, clock: BusClock, epoch: int, is_known: Callable[[s
     for arrival in missing:
         if not is_known(arrival.request_id):  # its client may have sent it again
             log.error("accepted request lost", request_id=arrival.request_id)
+            await lease.confirm()  # else a later leader may serve the request
             await retry(partial(store_outcome, bus, outcome_of(arrival, OutcomeStatus.FAILED, LOST)))
     await asyncio.Event().wait()  # `run_beside` would stop the scheduler when this returns
 
