@@ -4,7 +4,7 @@ facts that services need from them."""
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ def find_model(model: str, *, weights: bool = True) -> Path:
     """
     patterns = [*TEXT_FILES, WEIGHTS] if weights else list(TEXT_FILES)
     try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            Path(model, "config.json").stat()  # which a directory that cannot be searched refuses
         directory = Path(model) if Path(model).is_dir() else _download(model, patterns)
-        directory.joinpath("config.json").exists()  # which a directory that cannot be searched refuses
         for pattern in patterns:
             for path in sorted(directory.glob(pattern)):
                 _refuse_stand_in(path)

@@ -25,7 +25,7 @@ SAMPLES: list[tuple[type[msgspec.Struct], bytes]] = [
     for file in FILES
 ]
 REMOVED = {"arrival_s": Request, "received_s": StepResults}  # fields that this version does not read
-DEEP = b'{"of a later version": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"  # deeper than a reader can follow
+DEEP = b'{"of a later version": ' + b"[" * 300_000 + b"]" * 300_000 + b"}"  # deeper than a reader can follow
 of_each_kind = pytest.mark.parametrize(("kind", "stored"), SAMPLES, ids=[file.stem for file in FILES])
 
 

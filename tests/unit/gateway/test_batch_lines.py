@@ -26,7 +26,7 @@ async def read(content: bytes, chunk: int = CHUNK) -> tuple[list[Line], list[Bat
     return [line async for line in read_lines(in_chunks(content, chunk), ENDPOINT, errors)], errors
 
 
-@pytest.mark.parametrize("body", [b"{", b"[" * 10_000 + b"]" * 10_000], ids=["cut", "deep"])
+@pytest.mark.parametrize("body", [b"{", b"[" * 300_000 + b"]" * 300_000], ids=["cut", "deep"])
 async def test_an_unreadable_line_is_reported_with_its_number(body: bytes) -> None:
     lines, errors = await read(b"\n".join([LINE % (0, b"{}"), LINE % (1, body)]))
     assert [(error.line, error.code) for error in errors] == [(2, "invalid_json_line")]
