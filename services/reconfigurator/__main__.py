@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.controller import ReconfigurationController
+from services.reconfigurator.controller import ReconfigurationController, follow_wanted_gpus
 from services.reconfigurator.execution.executor import Executor
 from services.reconfigurator.execution.launchers.launcher import make_launcher
 from services.reconfigurator.metrics import ReconfiguratorMetrics
 from services.reconfigurator.monitoring.recent_workload import RecentWorkload
-from services.reconfigurator.monitoring.wanted_gpus import follow_wanted_gpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import nan
 
 import structlog
 from msgspec.structs import replace
@@ -21,14 +22,16 @@ from services.reconfigurator.monitoring.plan_tracing import PlanTraces
 from services.reconfigurator.monitoring.recent_workload import RecentWorkload
 from services.reconfigurator.planning.decision import Planner, PlanningContext
 from services.reconfigurator.schedule import LossWatch, PlanSchedule, PlanTrigger
+from services.reconfigurator.settings import ReconfiguratorSettings
 from shared.bus.client import Bus
 from shared.bus.clock import BusClock
 from shared.bus.plan_history import read_plans
 from shared.bus.subjects import HEARTBEAT_S
-from shared.errors import RetryLater
+from shared.errors import DilaserveError, RetryLater
 from shared.messages.plans import PlanEvent, PlanRecord, PlanState
 from shared.retry import retry
 from shared.run_in_process import run_in_process
+from shared.tasks import pause
 
 log = structlog.get_logger(__name__)
 
@@ -159,3 +162,23 @@ class ReconfigurationController:
             self._metrics.ended(record)
             self._traces.ended(record)
         await retry(partial(self._bus.store, self._bus.subjects.plans(record.plan_id), record))
+
+
+async def follow_wanted_gpus(
+    workload: RecentWorkload, planner: Planner, metrics: ReconfiguratorMetrics, settings: ReconfiguratorSettings
+) -> None:
+    """Count the GPUs that the recent workload needs, for autoscalers, at each interval, until cancelled."""
+    while True:
+        await pause(settings.interval_s)
+        try:
+            gpus = await count_wanted_gpus(workload, planner, settings)
+        except (DilaserveError, ValueError) as error:
+            log.warning("cannot count the GPUs that the workload needs", error=str(error))
+            gpus = None
+        metrics.wanted_gpus.set(nan if gpus is None else gpus)
+
+
+async def count_wanted_gpus(workload: RecentWorkload, planner: Planner, settings: ReconfiguratorSettings) -> int | None:
+    """The GPUs that the arrivals of the last window need; None: not known. Raises: as `RecentWorkload.context`."""
+    context = await workload.context(PlanTrigger(settings.window_s))
+    return await run_in_process(planner.wanted_gpus, context, settings.wanted_threshold)

@@ -12,12 +12,11 @@ import structlog
 
 from services.scheduler import events as ev
 from services.scheduler.algorithms.common_level import steps_at
-from services.scheduler.algorithms.refusal import refusals
+from services.scheduler.algorithms.refusal import ComputingShare, refusals
 from services.scheduler.dispatch import Dispatcher
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S, Policy
 from services.scheduler.state.checkpoints import resume, take_checkpoints
-from services.scheduler.state.computing_share import ComputingShare
 from services.scheduler.state.decision_log import DecisionLog
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder

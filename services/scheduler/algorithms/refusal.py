@@ -7,6 +7,7 @@ iterations. The forecast is optimistic, so that a request that could meet its SL
 Arrays hold n active requests.
 """
 
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +21,9 @@ from shared.arrays import Bool, Float64, Int64
 OPTIMISTIC_SHARE = 0.5  # of the estimated steps: an easy request needs no more
 UNCONFIRMED_FACTOR = 0.25  # on costs that are not confirmed: a profile from a busy machine can be many times too slow
 MAX_RETRY_S = 3600.0  # also for a request that does not fit an idle cluster: instances may be added
+MAX_ENDED = 256  # completed requests that count in `ComputingShare`
+MIN_ENDED = 20  # fewer do not count
+MIN_SHARE = 0.25  # least `ComputingShare`, so that the forecast stays optimistic
 
 
 def refusals(
@@ -75,3 +79,24 @@ def _cost_scale(fleet: Fleet) -> Float64:
     confirmed: Bool = fleet.observed >= CONFIRMED_AFTER
     factor: Float64 = np.where(confirmed, 1.0, UNCONFIRMED_FACTOR) * fleet.correction
     return np.where(fleet.requests > 0, factor, np.minimum(factor, 1.0))
+
+
+class ComputingShare:
+    """The share of a request's time at its instance in which iterations with it run.
+
+    The median over the latest completed requests; 1 before MIN_ENDED have completed.
+    """
+
+    def __init__(self) -> None:
+        self._shares: deque[float] = deque(maxlen=MAX_ENDED)
+
+    def record(self, computing_s: float, served_s: float) -> None:
+        """Count a completed request: the time of its iterations, and the time since its first step was sent."""
+        if computing_s > 0:
+            self._shares.append(computing_s / max(served_s, computing_s))
+
+    @property
+    def value(self) -> float:
+        if len(self._shares) < MIN_ENDED:
+            return 1.0
+        return max(float(np.median(self._shares)), MIN_SHARE)

@@ -5,8 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from services.scheduler.algorithms.paper_load_control import highest_allowed, request_load
-from services.scheduler.algorithms.paper_thresholds import choose_thresholds, time_left_s
+from services.scheduler.algorithms.paper import choose_thresholds, highest_allowed, request_load, time_left_s
 from services.scheduler.algorithms.placement import place_first_come, step_latency
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.policies.policy import AdaptivePolicy

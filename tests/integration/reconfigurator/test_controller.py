@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.reconfigurator.controller import ReconfigurationController
+from services.reconfigurator.controller import ReconfigurationController, count_wanted_gpus, follow_wanted_gpus
 from services.reconfigurator.execution.executor import Executor, instances_at
 from services.reconfigurator.metrics import NAME, ReconfiguratorMetrics
 from services.reconfigurator.monitoring.recent_workload import RecentWorkload
-from services.reconfigurator.monitoring.wanted_gpus import count_wanted_gpus, follow_wanted_gpus
 from services.reconfigurator.monitoring.workload_monitor import monitor
 from services.reconfigurator.nodes import read_nodes
 from services.reconfigurator.planning.decision import Planner

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, highest_within, level_at
-from services.scheduler.algorithms.paper_load_control import highest_allowed, request_load
-from services.scheduler.algorithms.paper_thresholds import choose_thresholds, time_left_s
+from services.scheduler.algorithms.paper import choose_thresholds, highest_allowed, request_load, time_left_s
 from shared.arrays import Bool, Float64, Int64
 
 

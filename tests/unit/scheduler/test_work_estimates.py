@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.scheduler.algorithms.refusal import MIN_ENDED, MIN_SHARE, ComputingShare
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
-from services.scheduler.state.computing_share import MIN_ENDED, MIN_SHARE, ComputingShare
 from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.observations import CONFIRMED_AFTER, MEASURE_EVERY, observe_iterations
 from services.scheduler.state.request_table import RequestTable
