@@ -9,9 +9,9 @@ import numpy as np
 from services.scheduler.algorithms.batching import MIN_BATCH, of_one_kind, within_pace
 from services.scheduler.algorithms.common_level import STEP_FACTOR, STEP_MARGIN, highest_within, level_at, steps_at
 from services.scheduler.algorithms.feasibility import least_seconds, patient, plan_slos
+from services.scheduler.algorithms.key_shares import FairKeys
 from services.scheduler.algorithms.placement import MIN_DISPLACEMENT_S, place_with_displacement, step_latency
 from services.scheduler.algorithms.work_estimates import BatchLatency, booked_shares, pace_s
-from services.scheduler.policies.fair_keys import FairKeys
 from services.scheduler.policies.migration import MigrationPolicy
 from services.scheduler.policies.policy import LOAD_CONTROL_INTERVAL_S, AdaptivePolicy
 from services.scheduler.settings import SchedulerSettings

@@ -22,6 +22,7 @@ from shared.top_tokens import TopTokenTable
 ROW_BITS = 20  # up to 1,048,576 active requests
 ROW_MASK = (1 << ROW_BITS) - 1
 NOWHERE = -1  # no instance
+FIRST_ROWS = 64  # the capacity of a new table, which doubles when it is full
 
 
 @dataclass(slots=True)
@@ -119,18 +120,16 @@ class RequestTable(Columns):
     key: Int32  # index of its API key in `keys`
     booked: Float64  # share of the SLO window that its steps left take
 
-    def __init__(
-        self, candidates: int, capacity: int = 64, *, caching: bool = False, exact: bool = False, canvas_steps: int = 0
-    ) -> None:
+    def __init__(self, candidates: int, *, caching: bool = False, exact: bool = False, canvas_steps: int = 0) -> None:
         """`candidates` is c; `caching` and `exact`: see StepPipeline; `canvas_steps`: see ModelCard."""
-        super().__init__(capacity, c=candidates)
+        super().__init__(FIRST_ROWS, c=candidates)
         self.canvas_steps = canvas_steps
-        self.pipeline = StepPipeline(capacity, caching=caching, exact=exact)
+        self.pipeline = StepPipeline(FIRST_ROWS, caching=caching, exact=exact)
         self.outputs = OutputBuffer()
-        self.entries: list[RequestEntry | None] = [None] * capacity
+        self.entries: list[RequestEntry | None] = [None] * FIRST_ROWS
         self.row_of: dict[str, int] = {}  # by request id
         self.keys = ActiveKeys()
-        self._free = list(range(capacity - 1, -1, -1))  # the next one is the last
+        self._free = list(range(FIRST_ROWS - 1, -1, -1))  # the next one is the last
         self._fresh = 0  # rows from here on have never been used: all their columns are zero
         self._tickets_issued = 0
 
