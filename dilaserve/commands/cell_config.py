@@ -8,13 +8,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from dilaserve.stack.cell_config import cell_config_of, read_cell_config
+from dilaserve.stack.cell_config import cell_config_of
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.probes import ANSWER_TIMEOUT_S
+from shared.bus.cell_config import read_config
 from shared.bus.users import BusUser
 from shared.errors import BadInput
 from shared.logs import configure_logs
 from shared.messages.cell import CellConfig
+from shared.service import connect_to_bus
 from shared.settings import PREFIX, ServiceSettings, read_settings, to_environ
 from shared.urls import without_credentials
 
@@ -45,8 +47,8 @@ def cell_config(
 
     async def read() -> CellConfig | None:
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await read_cell_config(settings)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S), await connect_to_bus("cell-config", settings) as bus:
+                return await read_config(bus)
         except TimeoutError:
             raise BadInput(f"{without_credentials(settings.nats_url)}: NATS does not answer") from None
 

@@ -1,21 +1,13 @@
-"""The configuration of a cell: read from the bus, and by the environment of its scheduler."""
+"""The configuration of a cell by the environment of its scheduler."""
 
 from collections.abc import Mapping
 
 from services.scheduler.cell import cell_config
 from services.scheduler.settings import SchedulerSettings
-from shared.bus.cell_config import read_config
 from shared.messages.cell import CellConfig
 from shared.model_files import default_model_name, find_model, read_model_card
 from shared.predictor_card import find_predictor_card
-from shared.service import connect_to_bus
-from shared.settings import ServiceSettings, read_settings
-
-
-async def read_cell_config(settings: ServiceSettings) -> CellConfig | None:
-    """The configuration of the cell; None if it has none. Raises: RetryLater if the bus does not answer."""
-    async with await connect_to_bus("cell-config", settings) as bus:
-        return await read_config(bus)
+from shared.settings import read_settings
 
 
 def cell_config_of(environ: Mapping[str, str]) -> CellConfig:
