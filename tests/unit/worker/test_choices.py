@@ -1,20 +1,28 @@
-"""Choice reads: one step gives the probability of each whole label, and writes one of them."""
+"""What changes the chosen tokens: labels, of which one step writes one, and penalties and biases."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
+from torch import Tensor
 
 from services.worker.engine.batch import Part, pack
 from services.worker.engine.cache_mode import CacheMode
 from services.worker.engine.engine import Engine, EngineLimits
 from services.worker.engine.sequence_state import open_sequence
 from services.worker.model.decoder import PackedDecoder
+from services.worker.model.logit_changes import MIN_DIVISOR, RequestChanges, change_logits
 from services.worker.model.model_runner import Runner
 from shared.arrays import Float64, pack_int32, unpack_float32
+from shared.messages.requests import Sampling
 from shared.messages.steps import RequestState
+from tests.support.engines import engine_of, random_runner
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for, read_results, run_step
@@ -103,3 +111,123 @@ def test_a_label_of_two_blocks_takes_two_steps() -> None:
     assert mine.output[9] in (5, 6)
     assert set(mine.output[10:].tolist()) <= set(ENDS)
     assert probabilities[0].tolist() == pytest.approx([0.5, 0.5])  # equal within the first block
+
+
+REPEATED = [5, 6, 7, 6]
+ALL: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.75, "repetition_penalty": 1.5}
+FIELDS: list[dict[str, Any]] = [
+    {},
+    {"presence_penalty": 2.0},
+    {"frequency_penalty": 1.5},
+    {"frequency_penalty": -1.0},
+    {"repetition_penalty": 3.0},
+    {"logit_bias": {3: 2.0, 6: -100.0}},
+    {**ALL, "logit_bias": {2: 1.0, 5: 0.25, MASK_ID: 3.0}},
+]
+
+
+def plain(logits: Float64, sampling: Sampling, prompt: list[int], written: list[int]) -> Float64:
+    """vLLM's rules, one position and one token at a time."""
+    changed = logits.copy()
+    for token in range(len(changed)):
+        changed[token] += sampling.logit_bias.get(token, 0.0)
+        if token in prompt or token in written:
+            divisor = max(sampling.repetition_penalty, MIN_DIVISOR)
+            changed[token] = changed[token] / divisor if changed[token] > 0 else changed[token] * divisor
+        changed[token] -= sampling.frequency_penalty * written.count(token)
+        changed[token] -= sampling.presence_penalty * (token in written)
+    return changed
+
+
+@given(
+    prompt=st.lists(st.integers(0, 11), max_size=6),
+    written=st.lists(st.integers(0, 11), max_size=10),
+    fields=st.sampled_from(
+        [*FIELDS[:5], {"repetition_penalty": 5e-324}, {**ALL, "logit_bias": {0: -3.0, 11: 2.0, 4: 100.0}}]
+    ),
+    parts=st.sampled_from([1, 2, 3]),
+)
+def test_logits_are_those_of_a_plain_computation(
+    prompt: list[int], written: list[int], fields: dict[str, Any], parts: int
+) -> None:
+    values, sampling = np.random.default_rng(0).normal(size=(4, 12)), Sampling(**fields)
+    changes = RequestChanges.of(sampling, np.array(prompt, np.int32))
+    found = changes.after(np.array(written, np.int32), slice(1, 3))
+    shards = [torch.tensor(shard) for shard in np.split(values, parts, axis=1)]
+    for at, shard in enumerate(shards):
+        change_logits(shard, [found], at * 12 // parts, lambda arrays: [torch.from_numpy(each) for each in arrays])
+    wanted = values.copy()
+    wanted[1:3] = [plain(row, sampling, prompt, written) for row in values[1:3]]
+    np.testing.assert_allclose(torch.cat(shards, dim=1).numpy(), wanted)
+
+
+class RecordedLogits:
+    """A decoder's head, with the logits that it gave."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._logits, self.last = runner.decoder.logits, np.zeros((0, 0))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._logits(hidden)
+        self.last = logits.double().numpy().copy()
+        return logits
+
+
+def step(engine: Engine, decodes: list[Decode], fields: list[dict[str, Any]], *, again: bool = False) -> None:
+    """`again`: with the states of requests that ran elsewhere."""
+    jobs = jobs_for(decodes)
+    states = [decode.state for decode in decodes] if again else jobs.states
+    states = [msgspec.structs.replace(state, **fields[state.ticket]) for state in states]
+    results = run_step(engine, msgspec.structs.replace(jobs, states=states))
+    assert not results.failures
+    read_results(results, decodes)
+
+
+def decode_of(ticket: int, threshold: float, temperature: float = 0.0) -> Decode:
+    return Decode(ticket, REPEATED, 16, 8, threshold, MASK_ID, temperature, seed=3)
+
+
+def decode_all(fields: list[dict[str, Any]], *, temperature: float = 0.0, moves: bool = False) -> list[list[int]]:
+    """The outputs of requests that differ only in these fields. `moves`: another instance runs each step."""
+    decodes, engine = [decode_of(i, 0.3, temperature) for i in range(len(fields))], engine_of()
+    while left := [each for each in decodes if not each.done]:
+        step(engine_of() if moves else engine, left, fields, again=moves)
+    return [each.output.tolist() for each in decodes]
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_each_step_writes_the_token_of_a_plain_computation(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = random_runner()
+    recorded = RecordedLogits(runner)
+    monkeypatch.setattr(runner.decoder, "logits", recorded)
+    decode, engine, sampling = decode_of(0, 1.0), engine_of(), Sampling(**fields)
+    while not decode.done:
+        masks = np.flatnonzero(decode.output[8 * decode.block : 8 * decode.block + 8] == MASK_ID) + 8 * decode.block
+        written = [token for token in decode.output.tolist() if token not in (MASK_ID, runner.config.eos_token_id)]
+        step(engine, [decode], [fields])
+        found: list[tuple[float, int, int]] = []
+        for position, row in zip(masks.tolist(), recorded.last, strict=False):
+            changed = plain(row, sampling, REPEATED, written)
+            total = np.logaddexp.reduce(changed)
+            changed[MASK_ID] = -np.inf
+            found.append((float(np.exp(changed.max() - total)), -position, int(changed.argmax())))
+        confidence, position, token = max(found)
+        assert decode.trace[-1][1:] == ([-position], [token])
+        assert decode.confidences[-1] == pytest.approx([confidence], rel=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_the_same_alone_together_and_on_other_instances(temperature: float) -> None:
+    alone = [decode_all([each], temperature=temperature)[0] for each in FIELDS]
+    assert decode_all(FIELDS, temperature=temperature) == alone
+    assert decode_all(FIELDS, temperature=temperature, moves=True) == alone
+
+
+def test_labels_are_chosen_without_penalties() -> None:
+    labels: dict[str, Any] = {"choices": [pack_int32([5, 6]), pack_int32([9])], "end_ids": pack_int32([1])}
+    fields = [labels, labels | ALL | {"logit_bias": {9: 100.0}}]
+    usual, changed = [decode_of(ticket, 0.9) for ticket in range(2)]
+    step(engine_of(), [usual, changed], fields)
+    assert changed.output.tolist() == usual.output.tolist()

@@ -1,10 +1,11 @@
-"""Measuring and storing the latency profile."""
+"""What an instance measures: its latency profile, and the spans of the requests that it holds."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import services.worker.profile.stored_profile
 from services.worker.model.decoder import PackedDecoder
@@ -12,13 +13,16 @@ from services.worker.model.families import parse_config
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_loading import ModelChoice
 from services.worker.model.model_runner import Runner, TokenPredictions
+from services.worker.monitoring import tracing
 from services.worker.profile.profiler import ProfilePlan, batch_sizes, measure
 from services.worker.profile.stored_profile import given_profile, stored_profile
+from shared.arrays import pack_int32, pack_int64
 from shared.errors import BadInput
-from shared.messages.steps import StepKind
+from shared.messages.steps import RequestState, StepJobs, StepKind, StepResults
 from shared.profile import MIXED, LatencyProfile, write_profile
 from tests.support.engines import SmallDevice, random_runner
 from tests.support.random_model import LLADA, random_decoder
+from tests.support.spans import recorded_in
 
 PLAN = ProfilePlan(batch_tokens=(32, 64, 256), repeats=2)
 CHOICE = ModelChoice("random", threads=1)
@@ -143,3 +147,50 @@ def test_a_given_profile_without_this_tp_degree_is_rejected(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="tp 1"):
         given_profile(tmp_path / "p.csv", 1)
     assert given_profile(tmp_path / "p.csv", 2).tp_degrees == [2]
+
+
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    return recorded_in(tracing, monkeypatch)
+
+
+def jobs(*tickets: int, epoch: int = 1, name: str = "r", **options: object) -> StepJobs:
+    states = [
+        RequestState(ticket=t, request_id=f"{name}{t}", prompt_length=1, block_length=1, canvas=b"", trace=TRACE)
+        for t in tickets
+    ]
+    return StepJobs(epoch=epoch, states=states, **options)  # type: ignore[arg-type]
+
+
+def ended_spans(exporter: InMemorySpanExporter) -> list[tuple[object, object]]:
+    """The request id and the number of steps of each ended span."""
+    names = ("dilaserve.request_id", "dilaserve.steps")
+    attributes = [span.attributes or {} for span in exporter.get_finished_spans()]
+    return [(of_span[names[0]], of_span[names[1]]) for of_span in attributes]
+
+
+def step_of(ticket: int) -> StepResults:
+    one = pack_int32([1])
+    return StepResults(instance_id="a-1", epoch=1, tickets=pack_int64([ticket]), steps=one, counts=one)
+
+
+def test_a_span_ends_when_its_request_is_dropped(ended: InMemorySpanExporter) -> None:
+    spans = tracing.DenoiseSpans("a-1")
+    spans.jobs_received(jobs(1, 2, 3))
+    spans.iteration_finished(step_of(1))
+    spans.jobs_received(jobs(drops=pack_int64([1])))
+    assert ended_spans(ended) == [("r1", 1)]
+    spans.jobs_received(jobs(3, forget_below=9))
+    assert ended_spans(ended) == [("r1", 1), ("r2", 0)]
+
+
+def test_the_same_ticket_in_a_new_epoch_has_its_own_span(ended: InMemorySpanExporter) -> None:
+    spans = tracing.DenoiseSpans("a-1")
+    spans.jobs_received(jobs(1))
+    spans.jobs_received(jobs(1, epoch=2, name="s"))
+    spans.iteration_finished(step_of(1))
+    spans.close()
+    assert ended_spans(ended) == [("r1", 0), ("s1", 1)]
