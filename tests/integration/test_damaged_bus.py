@@ -11,6 +11,7 @@ from shared.bus.codec import encode
 from shared.messages.gateway import Claim
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from tests.support.nats import NatsServer
+from tests.support.present import present
 from tests.support.scheduled_cell import LOG, Cluster
 from tests.support.services import service
 from tests.support.waiting import eventually, until
@@ -97,11 +98,7 @@ async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
 
         await until(have_failed)
     for name in ("lost", "claimed"):
-        found = await bus.outcome(name)
-        assert found is not None
-        assert found.error is not None
-        assert (found.status, found.error.message) == (OutcomeStatus.FAILED, LOST.message)
+        found = present(await bus.outcome(name))
+        assert (found.status, present(found.error).message) == (OutcomeStatus.FAILED, LOST.message)
     assert await bus.outcome("refused") is None  # it can be sent again
-    ended = await bus.outcome("ended")
-    assert ended is not None
-    assert ended.status is OutcomeStatus.CANCELLED
+    assert present(await bus.outcome("ended")).status is OutcomeStatus.CANCELLED

@@ -32,6 +32,7 @@ from shared.text import TextModel
 from shared.tokenizer import LONG_TEXT
 from tests.support.gemma_files import CANVAS, write_gemma_files
 from tests.support.intake import SLO_S, Intake, receiving
+from tests.support.present import present
 from tests.support.waiting import LIMIT_S, eventually
 
 
@@ -100,9 +101,7 @@ async def test_outcomes_of_a_distrusted_instance_are_marked_at_any_time(bus: Bus
         await intake.outcomes.drain()
         marked = []
         for arrived in (stored, good, being_stored, later):
-            outcome = await bus.outcome(arrived.request.request_id)
-            assert outcome is not None
-            marked.append(outcome.unverified)
+            marked.append(present(await bus.outcome(arrived.request.request_id)).unverified)
         assert marked == [True, False, True, True]
 
 
@@ -291,8 +290,7 @@ async def test_a_waiting_request_whose_message_is_lost_fails_unless_it_has_an_ou
         assert await intake.status("lost") is OutcomeStatus.FAILED
         assert await intake.arrived_names(1) == ["last"]
     lost, kept = [await bus.outcome(name) for name in ("lost", "finished")]
-    assert lost is not None
-    assert lost.error == LOST
+    assert present(lost).error == LOST
     assert kept == finished
 
 
@@ -543,10 +541,8 @@ async def test_an_outcome_that_is_too_large_for_the_bus_fails_its_request(bus: B
         )
         assert await intake.status("r") is OutcomeStatus.FAILED
         await intake.until_unfinished(0)
-        outcome = await bus.outcome("r")
-    assert outcome is not None
-    assert outcome.error is not None
-    assert "; the bus takes " in outcome.error.message
+        outcome = present(await bus.outcome("r"))
+    assert "; the bus takes " in present(outcome.error).message
 
 
 INVALID_REQUESTS: list[tuple[bytes, str, str]] = [  # further fields, the field that the error names, the error

@@ -29,6 +29,7 @@ from shared.messages.requests import (
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
 from tests.support.nats import NatsServer, new_cell, started_server
+from tests.support.present import present
 from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
 from tests.support.services import service, stop
 from tests.support.tcp_proxy import TcpProxy
@@ -74,9 +75,7 @@ async def test_a_message_that_is_no_outcome_does_not_take_the_place_of_one(share
 
 async def stored(cluster: Cluster, request_id: str) -> Outcome:
     """Wait until an outcome is stored: a subscriber may receive it before."""
-    outcome = await eventually(lambda: cluster.bus.outcome(request_id), lambda found: found is not None)
-    assert outcome is not None
-    return outcome
+    return present(await eventually(lambda: cluster.bus.outcome(request_id), lambda found: found is not None))
 
 
 async def test_a_json_request_without_client_library_is_answered_in_json(
@@ -138,10 +137,9 @@ async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repe
             patient = Request(request_id="r0", prompt="x", output_tokens=32, slo_s=LIMIT_S, may_refuse=True)
             served = await cluster.outcome(patient)
             assert served.status is OutcomeStatus.COMPLETED
-            assert served.stats is not None
-            assert served.decisions is not None
-            assert served.decisions.instances == ["w-1"]
-            assert len(unpack_float32(served.decisions.thresholds)) == served.stats.steps
+            decisions = present(served.decisions)
+            assert decisions.instances == ["w-1"]
+            assert len(unpack_float32(decisions.thresholds)) == present(served.stats).steps
             async with asyncio.timeout(LIMIT_S):
                 while True:
                     latest = decode((await stats.next_msg(timeout=LIMIT_S)).data, SchedulerStats)
@@ -151,8 +149,7 @@ async def test_a_scheduler_that_sheds_refuses_a_request_once_and_serves_its_repe
             assert [load.instance_id for load in latest.instances] == ["w-1"]
             refused = await cluster.outcome(request)
             assert (refused.status, refused.stats) == (OutcomeStatus.REFUSED, None)
-            assert refused.error is not None
-            assert refused.error.retry_after_s == MAX_RETRY_S
+            assert present(refused.error).retry_after_s == MAX_RETRY_S
             repeated = await cluster.outcome(replace(request, slo_s=LIMIT_S))
             assert repeated.status is OutcomeStatus.COMPLETED
 

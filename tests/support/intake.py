@@ -24,6 +24,7 @@ from shared.messages.versions import VERSION
 from shared.tasks import cancel
 from shared.text import TextModel
 from tests.builders import serving_stats
+from tests.support.present import present
 from tests.support.waiting import LIMIT_S, eventually, reached
 
 SLO_S = 5.0
@@ -110,10 +111,7 @@ class Intake:
         """Send a request. Returns: the error with which it is rejected."""
         await self.bus.store(self.bus.subjects.requests, request)
         assert await self.status(request.request_id) is OutcomeStatus.REJECTED
-        outcome = await self.bus.outcome(request.request_id)
-        assert outcome is not None
-        assert outcome.error is not None
-        return outcome.error
+        return present(present(await self.bus.outcome(request.request_id)).error)
 
     async def unfinished(self) -> int:
         return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages

@@ -22,6 +22,7 @@ from shared.messages.gateway import Batch as StoredBatch
 from shared.messages.gateway import BatchError, BatchStatus, BatchWork
 from shared.text import TextModel
 from tests.support.gateway import LIMIT_S, ONE_CELL, OWN_CELL, RunningGateway, claim_of, ready, running
+from tests.support.present import present
 from tests.support.scheduler import AnsweringScheduler
 from tests.support.waiting import eventually, reached, until
 
@@ -66,8 +67,7 @@ async def batches(settings: GatewaySettings) -> AsyncIterator[BatchStore]:
 
 
 async def rows_of(api: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    assert file_id is not None
-    return [json.loads(row) for row in (await api.files.content(file_id)).text.splitlines()]
+    return [json.loads(row) for row in (await api.files.content(present(file_id))).text.splitlines()]
 
 
 @OWN_CELL
@@ -79,8 +79,7 @@ async def test_a_batch_runs_in_order_at_low_priority_and_separates_errors(gatewa
         batch = await submit(api, *rows)
         done = await ended(api, batch.id)
         assert done.status == "completed"
-        counts = done.request_counts
-        assert counts is not None
+        counts = present(done.request_counts)
         assert (counts.total, counts.completed, counts.failed) == (43, 40, 3)
         good = await rows_of(api, done.output_file_id)
         assert [row["custom_id"] for row in good] == [f"q{i}" for i in range(40)]
@@ -131,8 +130,7 @@ async def test_a_line_whose_request_the_bus_lost_is_sent_again(
     gateway.scheduler.losses = 1
     async with gateway.openai() as api:
         done = await ended(api, (await submit(api, line(0), line(1))).id)
-    counts = done.request_counts
-    assert counts is not None
+    counts = present(done.request_counts)
     assert (counts.total, counts.completed, counts.failed) == (2, 2, 0)
 
 
@@ -231,9 +229,8 @@ async def test_a_cancelled_batch_reports_only_the_invalid_lines_that_were_read_b
     async with ready(settings, text) as second, second.openai() as api:
         done = await ended(api, batch.id)
         rows = await rows_of(api, done.error_file_id)
-    assert found.request_counts is not None
-    assert done.request_counts is not None
-    assert found.request_counts.failed <= done.request_counts.failed == len(rows) < 1000
+    before, after = present(found.request_counts).failed, present(done.request_counts).failed
+    assert before <= after == len(rows) < 1000
 
 
 @OWN_CELL  # as the bus keeps the second message for a while
@@ -348,8 +345,9 @@ async def test_a_file_whose_content_is_lost_is_not_found_and_fails_its_batch(gat
         batch = await api.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
         failed = await ended(api, batch.id)
     assert failed.status == "failed"
-    assert failed.errors is not None
-    assert ["upload it again" in error.message for error in failed.errors.data or [] if error.message] == [True]
+    assert ["upload it again" in error.message for error in present(failed.errors).data or [] if error.message] == [
+        True
+    ]
 
 
 async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(gateway: RunningGateway) -> None:
@@ -359,8 +357,7 @@ async def test_a_batch_of_invalid_lines_blocks_no_requests_and_can_be_cancelled(
         await api.batches.cancel(batch.id)
         done = await ended(api, batch.id)
         assert done.status == "cancelled"
-        assert done.request_counts is not None
-        assert done.request_counts.failed < 3000
+        assert present(done.request_counts).failed < 3000
 
 
 @OWN_CELL
@@ -382,8 +379,7 @@ async def test_a_batch_whose_file_is_missing_fails_with_the_reason(
     async with gateway.openai() as api:
         failed = await ended(api, batch.batch_id)
     assert failed.status == "failed"
-    assert failed.errors is not None
-    assert [error.code for error in failed.errors.data or []] == ["not_found"]
+    assert [error.code for error in present(failed.errors).data or []] == ["not_found"]
 
 
 async def test_unknown_fields_of_a_batch_are_named_as_ignored(gateway: RunningGateway) -> None:
@@ -400,8 +396,7 @@ async def test_an_invalid_file_fails_the_batch_with_the_line(gateway: RunningGat
         batch = await submit(api, line(0), line(0), {"custom_id": "x"}, line(1) | {"url": "/v1/embeddings"})
         failed = await ended(api, batch.id)
         assert failed.status == "failed"
-        assert failed.errors is not None
-        assert [error.line for error in failed.errors.data or []] == [2, 3, 4]
+        assert [error.line for error in present(failed.errors).data or []] == [2, 3, 4]
         with pytest.raises(openai.NotFoundError):
             await api.batches.create(input_file_id="file-none", endpoint=ENDPOINT, completion_window="24h")
         with pytest.raises(openai.BadRequestError):

@@ -16,6 +16,7 @@ from shared.messages.plans import PlanRecord, PlanState
 from shared.messages.requests import ThresholdUse
 from shared.profile import LatencyProfile
 from shared.run_in_process import run_in_process
+from tests.support.present import present
 from tests.support.workloads import PROFILE
 
 AT_S = 1_800_000_000.0
@@ -134,8 +135,7 @@ def test_the_wanted_gpus_suffice_for_the_threshold_and_fewer_do_not() -> None:
     assert reached(wanted - 1) < 0.9 - 1e-6
     assert wanted == PLANNER.wanted_gpus(situation(60, []), 1.0)  # no threshold is above 0.9
     less = PLANNER.wanted_gpus(situation(60, []), 0.5)
-    assert less is not None
-    assert less < wanted
+    assert present(less) < wanted
 
 
 def test_no_gpus_are_wanted_without_arrivals_and_unknown_without_a_profile() -> None:
