@@ -1,4 +1,4 @@
-"""Addresses without their secrets, errors of the bus as the project's own, and log lines."""
+"""Addresses without their secrets, users of the bus, its errors as the project's own, and log lines."""
 
 import json
 import subprocess
@@ -10,7 +10,8 @@ from stamina.instrumentation import RetryDetails
 from structlog.testing import capture_logs
 
 from shared.bus.errors import NOT_STORED, bus_errors
-from shared.errors import NotCreated, RetryLater, StorageFull
+from shared.bus.users import inbox_prefix, read_producers
+from shared.errors import BadInput, NotCreated, RetryLater, StorageFull
 from shared.logs import CREATION_S, REPEAT_S, RetryLog
 from shared.urls import server_urls, without_credentials
 
@@ -45,6 +46,25 @@ def test_a_url_is_shown_without_its_credentials(url: str, shown: str) -> None:
 )
 def test_a_list_is_split_between_servers_and_not_within_passwords(urls: str, each: list[str]) -> None:
     assert server_urls(urls) == each
+
+
+@pytest.mark.parametrize(
+    "text", ["Alice", "a.b", "a*", ">", "1a", "a-b", "a,", ",", "a b", "a" * 33, "gateway", "a,b,a"]
+)
+def test_an_invalid_taken_or_repeated_name_of_a_producer_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--producers"):
+        read_producers(text)
+
+
+def test_names_of_producers_are_a_list() -> None:
+    assert read_producers("alice, team_2") == ("alice", "team_2")
+    assert read_producers("") == ()
+
+
+@pytest.mark.parametrize("url", ["nats://h:4222", "h", "nats://someone:secret@h:4222", "[::1]:4222"])
+def test_a_connection_of_another_user_has_the_default_inboxes(url: str) -> None:
+    assert inbox_prefix(url) == "_INBOX"
+    assert inbox_prefix("worker:secret@h:4222") == "_INBOX_worker"  # it needs no scheme
 
 
 def test_an_error_without_a_code_asks_for_a_retry() -> None:
