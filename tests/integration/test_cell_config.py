@@ -1,4 +1,4 @@
-"""The configuration of a cell on a real bus: its scheduler's environment sets it, and the other services read it."""
+"""A cell's configuration, which its scheduler sets and the others read, and the order to drain it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from dilaserve.stack.draining import drain_cell
 from shared.bus import client
 from shared.bus.cell_config import KeptConfig, read_config, wait_for_config
 from shared.bus.client import Bus
+from shared.bus.codec import decode
 from shared.bus.watch import BusWatch, Look, StreamContent, StreamState
+from shared.errors import BadInput
 from shared.messages.cell import CellConfig
+from shared.messages.requests import OutcomeStatus, Request
+from shared.messages.stats import SchedulerStats
 from tests.support.leader import leading
 from tests.support.nats import NatsServer
+from tests.support.scheduled_cell import Cluster
 from tests.support.services import service, stop
 from tests.support.waiting import eventually, reached
 
@@ -105,3 +111,42 @@ async def test_a_service_whose_environment_repeats_a_value_takes_that_of_the_cel
             await reached(alive.exists, LIMIT_S)
             assert running.poll() is None
             assert stop(running) == 0, log.read_text()
+
+
+async def drain(cluster: Cluster, *, undo: bool = False) -> list[str]:
+    """The lines that `dilaserve drain` reports."""
+    lines = list[str]()
+    url, cell = str(cluster.settings["nats_url"]), cluster.bus.subjects.cell
+    async with asyncio.timeout(LIMIT_S):
+        await drain_cell(url, "", cell, drains=not undo, report=lines.append)
+    return lines
+
+
+async def is_draining(bus: Bus) -> bool:
+    """Whether the scheduler next publishes that the cell drains."""
+    subscription = await bus.nc.subscribe(bus.subjects.stats("scheduler"))
+    msg = await subscription.next_msg(timeout=LIMIT_S)
+    await subscription.unsubscribe()
+    return decode(msg.data, SchedulerStats).draining
+
+
+@pytest.mark.slow
+async def test_a_cell_drains_until_the_order_is_withdrawn(
+    bus: Bus, nats_server: NatsServer, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    cluster = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
+    async with cluster.instance():
+        with service("scheduler", cluster.settings, cluster.log):
+            await bus.wait_for_stream(f"KV_{bus.subjects.drain_bucket}")
+            assert (await drain(cluster))[-1] == f"{bus.subjects.cell} is drained"
+            request = Request(request_id="late", prompt="x", output_tokens=32)
+            assert (await cluster.outcome(request)).status is OutcomeStatus.COMPLETED
+        with service("scheduler", cluster.settings, cluster.log):
+            assert await is_draining(bus)
+            assert await drain(cluster, undo=True) == [f"{bus.subjects.cell} accepts requests"]
+            assert not await is_draining(bus)
+
+
+async def test_a_cell_that_was_never_set_up_is_not_drained(nats_server: NatsServer) -> None:
+    with pytest.raises(BadInput, match=r"--cell unknown: .*; a cell exists once its scheduler has started"):
+        await drain_cell(nats_server.url, "", "unknown", drains=True, report=lambda _: None)

@@ -99,10 +99,8 @@ async def test_outcomes_of_a_distrusted_instance_are_marked_at_any_time(bus: Bus
         intake.outcomes.distrust("bad", LIMIT_S)
         intake.finish(later, ["good", "bad"])
         await intake.outcomes.drain()
-        marked = []
-        for arrived in (stored, good, being_stored, later):
-            marked.append(present(await bus.outcome(arrived.request.request_id)).unverified)
-        assert marked == [True, False, True, True]
+        finished = [await bus.outcome(each.request.request_id) for each in (stored, good, being_stored, later)]
+        assert [present(each).unverified for each in finished] == [True, False, True, True]
 
 
 async def test_beyond_the_limit_the_highest_priority_is_served_first(bus: Bus, text: TextModel) -> None:

@@ -1,25 +1,28 @@
-"""`dilaserve profile`, and profiles stored in a real Postgres."""
+"""Commands with a real Postgres: `dilaserve profile` and its profiles, `dilaserve simulate --from-database`."""
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
+from dilaserve.cli import run
 from dilaserve.stack import probes
 from services.reconfigurator.monitoring.recent_workload import fill_missing_profiles
 from shared.database.profile_store import load_profile, save_profile
-from shared.database.schema import ProfileRow, open_database
+from shared.database.schema import ProfileRow, RequestRow, open_database, upgrade
 from shared.messages.steps import StepKind
 from shared.profile import MIXED, LatencyProfile, MeasuredLatency
 from tests.builders import instance, model_card
 from tests.support.postgres import PostgresServer
 from tests.support.refusal import refusal
+from tests.support.workloads import PROFILE
 
 QUICKLY = ("--device", "cpu", "--max-tokens", "64", "--repeats", "1", "--threads", "1")
 DETAILED = LatencyProfile.from_rows(
@@ -127,3 +130,65 @@ def test_an_unavailable_database_is_reported_before_measuring(
     files = ("--model", tiny_checkpoint_dir, "--out", tmp_path / "profile.csv")
     error = refusal(capsys, "profile", *files, "--database-url", url)
     assert error == "dilaserve: --database-url postgresql://127.0.0.1:1/x: Postgres does not answer\n"
+
+
+REQUESTS = 40
+
+
+def row(number: int) -> dict[str, object]:
+    """A request of half a minute ago; one second between two."""
+    return {
+        "request_id": f"r{number}",
+        "status": "completed" if number else "failed",
+        "arrived_at": datetime.now(UTC) - timedelta(seconds=30 + REQUESTS - number),
+        "prompt_tokens": 20,
+        "completion_tokens": 50,
+        "output_tokens": 128,
+        "slo_s": 8.0,
+        "latency_s": 2.0,
+        "slo_met": True,
+        "steps": 20,
+        "mean_threshold": 0.9,
+        "unmasked_tokens": 64,
+        "thresholds": [0.9],
+        "threshold_steps": [20],
+        "threshold_tokens": [64],
+        "instances": ["a"],
+        "migrations": 0,
+    }
+
+
+@pytest.fixture
+async def database_url(postgres_server: PostgresServer, database: AsyncEngine) -> str:
+    await upgrade(database)
+    async with database.begin() as connection:
+        await connection.execute(insert(RequestRow), [row(number) for number in range(REQUESTS)])
+    return postgres_server.url
+
+
+@pytest.mark.slow
+async def test_recorded_requests_run_under_each_policy_and_cluster(
+    database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "profile.csv").write_text(PROFILE.to_csv())
+    common = ["simulate", "--from-database", "--database-url", database_url, "--profile", str(tmp_path / "profile.csv")]
+    files = ["--report", str(tmp_path / "report.md"), "--plot", str(tmp_path / "plot.png"), "--json"]
+    choices = ["--cluster", "1x1", "--cluster", "2x1", "--policy", "dilaserve", "--policy", "fixed"]
+    constants = ["--threshold", "0.9", "--threshold", "0.7", "--predictor", "one-shot"]
+    assert await asyncio.to_thread(run, [*common, *files, *choices, *constants, "--last", "10m"]) == 0
+    result = msgspec.json.decode(capsys.readouterr().out)
+    assert [(each["cluster"], each["policy"], each["threshold"]) for each in result["runs"]] == [
+        (cluster, policy, threshold)
+        for cluster in ("1x1", "2x1")
+        for policy, threshold in (("dilaserve", None), ("fixed", 0.9), ("fixed", 0.7))
+    ]
+    assert {each["requests"] for each in [result["recorded"], *result["runs"]]} == {REQUESTS}
+    recorded = result["recorded"]
+    assert (recorded["failed"], recorded["mean_threshold"], recorded["latency_s"]["p50"]) == (1, 0.9, 2.0)
+    assert (tmp_path / "report.md").read_text().count("\n| ") == 2 + 1 + 6
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+    assert await asyncio.to_thread(run, [*common, "--last", "1s"]) == 2
+    assert "no request that arrived in the last 1 s has ended" in capsys.readouterr().err
+    assert await asyncio.to_thread(run, [*common, "--last", "an hour"]) == 2
+    assert "a number and s, m, h or d, such as 1h" in capsys.readouterr().err

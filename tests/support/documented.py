@@ -20,7 +20,7 @@ ELSEWHERE = {
     ),
     "dilaserve simulate --from-database --last 1h --profile PROFILE.csv --cluster 2x1 --cluster 4x1 "
     "--policy dilaserve --policy fixed --threshold 0.9 --threshold 0.7 --report report.md --plot report.png": (
-        "tests/integration/test_simulate_recorded.py::test_recorded_requests_run_under_each_policy_and_cluster"
+        "tests/integration/test_profile.py::test_recorded_requests_run_under_each_policy_and_cluster"
     ),
     "dilaserve train-predictor --model models/demo --prompts models/demo/heldout.jsonl --out predictor": (
         "tests/integration/test_tune.py::test_a_loadable_predictor_is_written_and_its_errors_are_reported"
