@@ -1,4 +1,4 @@
-"""`dilaserve decode` on the golden cases: one by one, batched, and on several ranks."""
+"""`dilaserve decode` on the golden cases and the demo models: one by one, batched, and on several ranks."""
 
 import json
 from collections import defaultdict
@@ -6,9 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from dilaserve import cli
-from services.worker.engine.offline_decoder import RequestTrace, Trace
+from experiments.held_out import read_prompts
+from services.worker.engine.cache_mode import CacheMode
+from services.worker.engine.offline_decoder import CaseRequest, DecodeOptions, RequestTrace, Trace, decode_together
+from services.worker.model.model_loading import CacheSize, ModelChoice, open_runner
 from tests.support.canvas_model import write_canvas_model
 from tests.support.engines import assert_trace
 from tests.support.gemma_files import CANVAS
@@ -145,3 +149,24 @@ def refused(directory: Path, capsys: pytest.CaptureFixture[str], change: dict[st
     files = {"--input": str(directory / "case.json"), "--out": str(directory / "trace.json")}
     options = {"--model": str(COPY / "llada" / "seed1"), "--threads": "1", **files, **change}
     return refusal(capsys, "decode", *(part for option in options.items() for part in option))
+
+
+MODELS = Path(__file__).parents[2] / "models"
+# AMX sums in another order with another number of rows
+computes_bfloat16 = pytest.mark.skipif(
+    not torch.cpu.get_capabilities().get("avx512_bf16") or torch.cpu.get_capabilities()["amx_bf16"],
+    reason="this CPU does not compute in bfloat16 without AMX",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", CacheMode)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=computes_bfloat16)])
+def test_every_step_is_the_same_alone_and_in_a_batch(mode: CacheMode, dtype: str) -> None:
+    model, block_length = (MODELS / "demo-block", 16) if mode is CacheMode.BLOCK else (MODELS / "demo", 32)
+    requests = [CaseRequest(str(i), prompt) for i, prompt in enumerate(read_prompts(model, 12))]
+    options = DecodeOptions(mode, threshold=0.8, block_length=block_length, output_length=64)
+    with open_runner(ModelChoice(str(model), dtype=dtype, threads=1), CacheSize(len(requests))) as runner:
+        together = decode_together(requests, runner, options)
+        alone = [trace for request in requests for trace in decode_together([request], runner, options)]
+    assert together == alone

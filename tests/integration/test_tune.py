@@ -22,11 +22,16 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tune(tiny_checkpoint_dir: Path, tmp_path: Path, out: Path) -> Tune:
-    """Runs the command with the smallest plan. Returns: its exit status."""
-    prompts = tmp_path / "prompts.jsonl"
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
     rows = ({"prompt": f"{n} + {n}", "output_tokens": 32, "answer": str(2 * n)} for n in range(5))
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def tune(tiny_checkpoint_dir: Path, prompts: Path, out: Path) -> Tune:
+    """Runs the command with the smallest plan. Returns: its exit status."""
 
     def start(**options: object) -> int:
         given = {"model": tiny_checkpoint_dir, "prompts": prompts, "out": out, "thresholds": "0.004,0.9"}
@@ -104,13 +109,6 @@ def test_invalid_input_is_one_line(
     assert tune(**wrong) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert error in line
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"{n} + {n}", "output_tokens": 32}) + "\n" for n in range(5)))
-    return path
 
 
 def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
