@@ -1,4 +1,4 @@
-"""What changes the chosen tokens: labels, of which one step writes one, and penalties and biases."""
+"""Labels, of which one step writes one, and penalties and biases, as a plain computation has them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an instance measures: its latency profile, and the spans of the requests that it holds."""
+"""The latency profile that an instance measures, and the spans of the requests that it holds."""
 
 from dataclasses import replace
 from pathlib import Path
