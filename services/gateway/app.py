@@ -17,8 +17,9 @@ from services.gateway.api.openapi import errors, install_openapi
 from services.gateway.api.response_models import ErrorBody
 from services.gateway.api.routes.batches import batch_routes, file_routes
 from services.gateway.api.routes.cluster import health_routes, state_routes
-from services.gateway.api.routes.completions import MESSAGES_PATH, completion_routes, message_routes, token_routes
+from services.gateway.api.routes.completions import MESSAGES_PATH, completion_routes, message_routes
 from services.gateway.api.routes.requests import request_routes
+from services.gateway.api.routes.tokens import token_routes
 
 DIRECTORY = Path(__file__).resolve().parent / "console" / "static"
 HEADERS = {

@@ -8,7 +8,8 @@ from services.gateway.cell_context import CellContext
 from services.gateway.errors import MAX_NAME_LENGTH, SLO_UNATTAINABLE, ApiError
 from services.gateway.inflight import Confirm, InFlightRequest
 from services.gateway.routing import route
-from services.gateway.stores.request_records import Conversations, IdempotencyKeys
+from services.gateway.stores.conversations import Conversations
+from services.gateway.stores.idempotency import IdempotencyKeys
 from shared.errors import RetryLater, StorageFull
 from shared.messages.gateway import Claim
 

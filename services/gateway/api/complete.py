@@ -14,9 +14,9 @@ from starlette.background import BackgroundTask
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.base_models import ignored_header
 from services.gateway.api.completion_stream import CompletionStream, StreamedChoice
 from services.gateway.api.errors import as_api_error
+from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.plan import BodyPlan
 from services.gateway.api.replies_and_chunks import StreamedReplies
 from services.gateway.api.request_body import read_body

@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from services.gateway.api.errors import as_api_error, log_internal_error
 from services.gateway.api.replies_and_chunks import Json, StreamedReplies
-from services.gateway.api.text_stream import Decode, TextChanged, TextStream, TokenLogprob, TokenLogprobs
+from services.gateway.api.text_stream import Decode, TextChanged, TextStream
+from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.errors import ApiError, check_completed
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder

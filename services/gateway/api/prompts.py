@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field
 from pydantic_core import from_json
 
-from services.gateway.api.base_models import Lenient, kind_of, unsupported
+from services.gateway.api.base_models import Lenient, unsupported
+from services.gateway.api.other_fields import kind_of
 from services.gateway.errors import MAX_NAME_LENGTH
 from shared.arrays import Int32
 from shared.text import TextModel

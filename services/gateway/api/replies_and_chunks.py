@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from services.gateway.api.response_models import Serving
-from services.gateway.api.text_stream import TokenLogprob, TokenLogprobs
+from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_text import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError

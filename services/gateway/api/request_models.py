@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from services.gateway.api.base_models import NEUTRAL_OF_PROMPTS, Lenient, OfModel, unsupported, unsupported_field
+from services.gateway.api.base_models import Lenient, OfModel, unsupported, unsupported_field
 from services.gateway.api.field_types import (
     MAX_CHOICES,
     NO_LIMIT,
@@ -33,6 +33,7 @@ from services.gateway.api.field_types import (
     also,
     as_on_bus,
 )
+from services.gateway.api.other_fields import NEUTRAL_OF_PROMPTS
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat

@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.gateway.api.base_models import ADJUSTED_HEADER, IGNORED_HEADER
+from services.gateway.api.other_fields import ADJUSTED_HEADER, IGNORED_HEADER
 from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from services.gateway.settings import GatewaySettings
 from shared.urls import LOOPBACK_NAME, is_loopback

@@ -16,7 +16,8 @@ import structlog
 from nats.aio.msg import Msg
 
 from services.gateway.api.app_context import AppContext
-from services.gateway.batches.batch_lines import Line, LineResult, LineServer, read_lines
+from services.gateway.batches.batch_lines import Line, LineResult, read_lines
+from services.gateway.batches.line_server import LineServer
 from services.gateway.errors import ApiError
 from services.gateway.stores.batch_store import BatchStore
 from shared.bus.client import Bus

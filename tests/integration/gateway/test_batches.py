@@ -126,7 +126,7 @@ async def test_a_batch_that_cannot_be_queued_is_not_created(gateway: RunningGate
 async def test_a_line_whose_request_the_bus_lost_is_sent_again(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.batches.batch_lines.RETRY_S", 0.01)
+    monkeypatch.setattr("services.gateway.batches.line_server.RETRY_S", 0.01)
     gateway.scheduler.losses = 1
     async with gateway.openai() as api:
         done = await ended(api, (await submit(api, line(0), line(1))).id)

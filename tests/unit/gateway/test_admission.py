@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.admission.admission import RateLimits
-from services.gateway.api.form_compiler import Turns
+from services.gateway.api.turns import Turns
 
 
 def test_a_burst_of_one_minutes_requests_passes_then_one_per_interval() -> None:

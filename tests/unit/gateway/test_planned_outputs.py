@@ -9,11 +9,12 @@ import pytest
 from services.gateway.api.field_types import MAX_SLO_MS
 from services.gateway.api.form_compiler import Form, FormCompiler
 from services.gateway.api.openai_decisions.body import DecisionBody
-from services.gateway.api.plan import DEFAULT_HOLE_TOKENS, BodyPlanner
+from services.gateway.api.outputs import DEFAULT_HOLE_TOKENS
+from services.gateway.api.plan import BodyPlanner
 from services.gateway.api.request_models import TextBody
 from services.gateway.api.tool_calls.call_syntax import JsonCalls
 from services.gateway.api.tool_calls.use import ToolUse
-from services.gateway.stores.request_records import Conversations
+from services.gateway.stores.conversations import Conversations
 from shared.api_keys import ANONYMOUS
 from shared.arrays import unpack_int32
 from shared.bus.codec import decode, encode

@@ -11,12 +11,13 @@ from openai.types.responses import response_create_params
 from pydantic import BaseModel, ValidationError
 
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
-from services.gateway.api.base_models import OfModel, ignored_header
+from services.gateway.api.base_models import OfModel
 from services.gateway.api.openai_decisions.body import DecisionBody
 from services.gateway.api.openai_responses.body import ResponseBody
+from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.request_models import ChatBody, TextBody
 from services.gateway.api.routes.batches import BatchBody
-from services.gateway.api.routes.completions import TokenizeBody
+from services.gateway.api.routes.tokens import TokenizeBody
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "How many pears?"}]}
 TEXT: dict[str, Any] = {"prompt": "How many pears?"}

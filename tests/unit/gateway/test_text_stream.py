@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.gateway.api.anthropic_messages.replies import MessageReplies
-from services.gateway.api.text_stream import TextChanged, TextStream, TokenLogprobs, logprobs_of
+from services.gateway.api.text_stream import TextChanged, TextStream
+from services.gateway.api.token_logprobs import TokenLogprobs, logprobs_of
 from services.gateway.api.tool_calls.call_syntax import JsonCalls, TaggedCalls
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from services.gateway.errors import ApiError

@@ -7,18 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from services.gateway.api.anthropic_messages.replies import MessageReplies
-from services.gateway.api.base_models import (
-    NEUTRAL_IN_OTHER_FORMS,
-    LeftOut,
-    Lenient,
-    OfModel,
-    OrLeftOut,
-    kind_of,
-    leaving_out,
-    unsupported,
-    wrong_field,
-)
+from services.gateway.api.base_models import Lenient, OfModel, unsupported, wrong_field
 from services.gateway.api.field_types import MaxTokens, ResponseFormat, StopStrings
+from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, kind_of, leaving_out
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Chat, TextOrParts, TextPart, Turn, call, joined, turn
 from services.gateway.api.request_models import ServedBody

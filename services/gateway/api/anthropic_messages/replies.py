@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from services.gateway.api.replies_and_chunks import Json, StreamedReplies, Used, cached_tokens, call_id, serving
 from services.gateway.api.response_models import Serving
-from services.gateway.api.text_stream import TokenLogprob
+from services.gateway.api.token_logprobs import TokenLogprob
 from services.gateway.api.tool_calls.call_text import CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError

@@ -12,16 +12,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from services.gateway.api.base_models import NEUTRAL_IN_OTHER_FORMS, Lenient, kind_of, unsupported
+from services.gateway.api.base_models import Lenient, unsupported
 from services.gateway.api.field_types import MAX_CHOICES
 from services.gateway.api.openai_responses.body import InputItems, turns_of
 from services.gateway.api.openai_responses.replies import ResponseUsage, usage_of
+from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, kind_of
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import TextOrParts, Turn, joined, turn
 from services.gateway.api.replies_and_chunks import Json, Replies, serving
 from services.gateway.api.request_models import ServedBody
 from services.gateway.api.response_models import Serving
-from services.gateway.api.text_stream import TokenLogprobs
+from services.gateway.api.token_logprobs import TokenLogprobs
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.view_models import ResponseModel

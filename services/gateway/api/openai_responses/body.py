@@ -5,18 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from services.gateway.api.base_models import (
-    NEUTRAL_IN_OTHER_FORMS,
-    LeftOut,
-    Lenient,
-    OrLeftOut,
-    leaving_out,
-    unsupported,
-    unsupported_field,
-    wrong_field,
-)
+from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
 from services.gateway.api.field_types import MaxTokens, Metadata, ResponseFormat, TopLogprobs
 from services.gateway.api.openai_responses.replies import ResponseReplies
+from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
 from services.gateway.api.request_models import ServedBody

@@ -19,11 +19,11 @@ from services.gateway.api.replies_and_chunks import (
     with_alternatives,
 )
 from services.gateway.api.response_models import ReplyToken, Serving
-from services.gateway.api.text_stream import TokenLogprob, TokenLogprobs
+from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
 from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
-from services.gateway.stores.request_records import ID_PREFIX
+from services.gateway.stores.conversations import ID_PREFIX
 from services.gateway.view_models import ResponseModel
 from shared.messages.requests import FinishReason, Outcome
 from shared.text import TextModel

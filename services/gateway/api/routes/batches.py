@@ -15,9 +15,10 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
-from services.gateway.api.base_models import Lenient, header_of_ignored, ignored_header
+from services.gateway.api.base_models import Lenient
 from services.gateway.api.field_types import Metadata
 from services.gateway.api.openapi import FILE_FORM, json_body
+from services.gateway.api.other_fields import header_of_ignored, ignored_header
 from services.gateway.api.request_body import BodyBudget, bounded, check_content_type, read_body
 from services.gateway.api.routes.requests import page_after
 from services.gateway.errors import ApiError

@@ -23,7 +23,7 @@ from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_monitor import end_s
 from services.gateway.errors import ApiError, not_found
 from services.gateway.inflight import find_active
-from services.gateway.stores.request_records import ID_PREFIX as RESPONSE_ID_PREFIX
+from services.gateway.stores.conversations import ID_PREFIX as RESPONSE_ID_PREFIX
 from shared.api_keys import ApiKey
 from shared.arrays import unpack_float32, unpack_int32
 from shared.bus.client import Bus

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from services.gateway.api.base_models import LeftOut, Lenient, OrLeftOut, kind_of, leaving_out, wrong_field
+from services.gateway.api.base_models import Lenient, wrong_field
+from services.gateway.api.other_fields import LeftOut, OrLeftOut, kind_of, leaving_out
 from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import CallRules, ToolUse, UsableTool
