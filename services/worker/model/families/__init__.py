@@ -7,10 +7,11 @@ from pathlib import Path
 
 from services.worker.model.families.config import ModelConfig
 from services.worker.model.families.diffusion_gemma import DIFFUSION_GEMMA
+from services.worker.model.families.dream import DREAM
 from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import LLADA
 from services.worker.model.families.llada2 import LLADA2
-from services.worker.model.families.qwen import DREAM, SDAR
+from services.worker.model.families.sdar import SDAR
 from shared.model_families import with_defaults
 from shared.model_files import naming, read_model_config
 
