@@ -153,7 +153,7 @@ class _Reader(CharacterReader):
             return Anchor(ANCHORS[sign], not self._of_rust)
         if sign in {"b", "B"}:
             self._at += 1
-            return Anchor(word_condition(is_edge=sign == "b", is_negated=self._is_negated), not self._of_rust)
+            return Anchor(word_condition(is_boundary=sign == "b", is_negated=self._is_negated), not self._of_rust)
         if sign and sign in "123456789k":
             raise BadInput("back-references are not supported", "pattern")
         codes = self._known_class(inverted=False)
