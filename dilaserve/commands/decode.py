@@ -39,7 +39,10 @@ def decode(
     tp: Annotated[int, typer.Option(min=1, help="TP degree.")] = 1,
     batch: Annotated[bool, typer.Option("--batch", help="Run all requests together.")] = False,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device.")] = "auto",
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="Number format.")] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(help="Number format; auto: bfloat16 on GPUs, float32 on CPUs, whose traces are then equal."),
+    ] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads per rank; 0: an equal share.")] = 0,
     stop_at_eos: Annotated[
         bool, typer.Option("--stop-at-eos", help="Skip the blocks after the one with the end of text.")
@@ -51,7 +54,7 @@ def decode(
     from services.worker.engine.cache_mode import CacheMode  # noqa: PLC0415
     from services.worker.engine.offline_decoder import DecodeOptions, EditRule, Trace, decode_together, read_case  # noqa: PLC0415
     from services.worker.model.families import read_config  # noqa: PLC0415
-    from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, open_runner  # noqa: PLC0415
+    from services.worker.model.model_loading import NO_CACHE, CacheSize, ModelChoice, choose_device, open_runner  # noqa: PLC0415
     from services.worker.patterns.model_tokens import model_tokens  # noqa: PLC0415
     from services.worker.patterns.pattern_cache import PatternCompiler  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
@@ -68,6 +71,8 @@ def decode(
     room = NO_CACHE if mode is CacheMode.NONE else CacheSize(len(requests), max(lengths))
     directory = find_model(model)
     patterns = PatternCompiler(lambda: model_tokens(directory, read_config(directory).vocab_size))
+    if dtype == "auto" and choose_device(device).type == "cpu":
+        dtype = "float32"
     with open_runner(ModelChoice(model, device, dtype, tp, threads), room) as runner:
         traces = []
         with open_progress() as progress:

@@ -22,7 +22,7 @@ from dilaserve.stack.ports import LOOPBACK, check_free
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason, postgres_answers
 from dilaserve.stack.up_options import DEMO_MODEL
 from shared.bus.users import BusUser
-from shared.cpu import BFLOAT16_GAIN, has_bfloat16, num_cores
+from shared.cpu import BFLOAT16_GAIN, has_bfloat16, has_invariant_bfloat16, num_cores
 from shared.errors import BadInput, DilaserveError
 from shared.gpus import num_gpus
 from shared.model_files import HUB_ID, chat_template_of
@@ -70,8 +70,11 @@ def machine(environ: Mapping[str, str]) -> list[Finding]:
 
 def _gpus(count: int) -> Finding:
     if not count:
-        hint = f"; {BFLOAT16_GAIN}" if has_bfloat16() else ""
-        return Finding("GPUs", True, f"none: workers compute on the CPU cores, in float32{hint}")
+        if has_invariant_bfloat16():
+            numbers = f"bfloat16: {BFLOAT16_GAIN}"
+        else:
+            numbers = f"float32; with --dtype bfloat16 {BFLOAT16_GAIN}" if has_bfloat16() else "float32"
+        return Finding("GPUs", True, f"none: workers compute on the CPU cores, in {numbers}")
     if "+cpu" in _version("torch"):
         return Finding(
             "GPUs", False, f"{count}, but torch {_version('torch')} is for CPUs", "install a CUDA build of torch"

@@ -49,7 +49,10 @@ class UpOptions:
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"] | None,
-        Option(help="Number format of the workers.", show_default="bfloat16 on GPUs, else float32"),
+        Option(
+            help="Number format of the workers.",
+            show_default="bfloat16 on GPUs and CPUs with AVX-512 BF16, else float32",
+        ),
     ] = None
     policy: Annotated[PolicyName | None, Option(help="Scheduling policy.", show_default=DEFAULT_POLICY)] = None
     default_slo_s: Annotated[

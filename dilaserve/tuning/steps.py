@@ -22,7 +22,7 @@ from services.predictor.training import save_predictor, train
 from services.worker.engine.engine import Engine
 from services.worker.model.model_loading import ModelChoice
 from services.worker.profile.profiler import full_plan
-from shared.cpu import BFLOAT16_GAIN, has_bfloat16
+from shared.cpu import BFLOAT16_GAIN, has_bfloat16, has_invariant_bfloat16
 from shared.errors import BadInput
 from shared.messages.cell import CacheName
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH
@@ -85,8 +85,8 @@ def tune_model(options: TuneOptions, report: Report) -> Tuning:
     trained = train(learned.trajectories, tested.fixed.trajectories, tested.changing.trajectories, options.thresholds)
     save_predictor(options.out / PREDICTOR, trained)
     report("4 of 4: suggesting thresholds and an SLO")
-    if options.dtype == "auto" and device == "cpu" and has_bfloat16():
-        report(f"this CPU multiplies bfloat16 numbers: {BFLOAT16_GAIN}; tune with it and compare the reports")
+    if options.dtype == "auto" and device == "cpu" and has_bfloat16() and not has_invariant_bfloat16():
+        report(f"with --dtype bfloat16 {BFLOAT16_GAIN}, on this CPU too; tune with it and compare the reports")
     used = [*training, *testing]
     quality = _quality(options, len(used), learned, tested)
     thresholds = suggested_thresholds(quality)

@@ -24,7 +24,7 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     tp: Positive = 1  # TP degree: ranks of this instance
     threads: Annotated[int, msgspec.Meta(ge=0)] = 0  # CPU threads per rank; 0: an equal share of the available cores
     device: Literal["auto", "cpu", "cuda"] = "auto"  # device type; auto: cuda if present
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # number format; auto: by device
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # number format; auto: by the device and its instructions
     attention: Literal["auto", "torch", "flash-attn", "fallback"] = "auto"  # kernel; auto: flash-attn's, else torch's
     cache_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV cache capacity in tokens; 0: by free memory
     prefix_cache: PrefixShare = 0.25  # share of the KV cache for common prefixes of prompts (block-causal models)

@@ -63,7 +63,7 @@ class Cell:
         if name == "scheduler":
             own |= {"policy": "dilaserve", "thresholds": "0.9"}
         if name == "worker":
-            own |= {"instance": f"worker-{number}", "threads": 1}
+            own |= {"instance": f"worker-{number}", "threads": 1, "dtype": "float32"}  # as the earlier one
         log = self._directory / f"{name}-{number}.log"
         process = self._processes.enter_context(service(name, settings | own, log, root=root))
         await reached(alive.exists, WITHIN_S)

@@ -141,7 +141,8 @@ ROWS = str(DEMO_MODEL / "heldout.jsonl")
 
 @pytest.mark.slow
 def test_the_demo_model_has_its_published_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["verify", "--model", str(DEMO_MODEL), "--data", ROWS, "--questions", "8", "--batch", "8"]
+    data = ["--model", str(DEMO_MODEL), "--data", ROWS, "--questions", "8"]
+    arguments = ["verify", *data, "--batch", "8", "--dtype", "float32"]
     assert run([*arguments, "--out", str(tmp_path / "figures.json"), "--json"]) == 0
     report = msgspec.json.decode((tmp_path / "figures.json").read_bytes())
     assert report == msgspec.json.decode(capsys.readouterr().out)

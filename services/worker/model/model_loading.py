@@ -22,7 +22,7 @@ from services.worker.model.forward_batch import ForwardBatch, sampling_table
 from services.worker.model.model_runner import Runner
 from services.worker.model.tensor_parallel import ParallelRunner, RankGroup, parallel_runner
 from services.worker.model.weights import check_weights, load
-from shared.cpu import num_cores
+from shared.cpu import has_invariant_bfloat16, num_cores
 from shared.errors import BadInput
 from shared.messages.requests import DEFAULT_BLOCK_LENGTH, Sampling
 from shared.model_files import find_model
@@ -117,10 +117,10 @@ def device_name(device: torch.device) -> str:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The dtype of a setting. auto: bfloat16 on CUDA; float32 on a CPU, where a request's text then does not depend on
-    its batch."""
+    """The dtype of a setting. auto: bfloat16 on CUDA; on a CPU the faster one in which a request's text does not depend
+    on its batch."""
     if dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return torch.bfloat16 if device.type == "cuda" or has_invariant_bfloat16() else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
 
 

@@ -28,6 +28,7 @@ from services.worker.model.model_loading import (
 )
 from services.worker.model.model_runner import Runner, truncated_rows
 from services.worker.model.weights import load, save
+from shared import cpu
 from shared.errors import BadInput
 from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, SETS
 from tests.support.random_model import LLADA, random_decoder
@@ -114,8 +115,19 @@ def test_a_rank_gets_its_share_of_the_usable_cores(monkeypatch: pytest.MonkeyPat
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("device", "wanted"), [("cpu", torch.float32), ("cuda", torch.bfloat16)])
-def test_the_number_format_follows_the_device(device: str, wanted: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("device", "instructions", "wanted"),
+    [
+        ("cuda", "avx2", torch.bfloat16),
+        ("cpu", "avx2", torch.float32),
+        ("cpu", "avx2 avx512f avx512_bf16", torch.bfloat16),
+        ("cpu", "avx2 avx512f avx512_bf16 amx_bf16", torch.float32),
+    ],
+)
+def test_the_number_format_follows_the_device_and_its_instructions(
+    device: str, instructions: str, wanted: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_instructions", lambda: set(instructions.split()))
     assert choose_dtype("auto", torch.device(device)) is wanted
 
 
