@@ -106,6 +106,8 @@ def open_progress() -> Iterator[Progress]:
             yield progress
         finally:
             ended.set()
+            if lines.is_alive():
+                lines.join()  # a line is not printed after its command has ended
 
 
 def _print_lines(progress: Progress, ended: threading.Event) -> None:
