@@ -14,6 +14,7 @@ from dilaserve.outputs import open_console
 from dilaserve.stack.data_dir import read_addresses
 from dilaserve.stack.database import in_database
 from shared.database.key_store import create_key, read_keys, revoke_key
+from shared.errors import BadInput
 
 EXAMPLE = "Example: dilaserve keys create alice --requests-per-minute 60 --concurrency 8"
 MAX_LIMIT = 2**31 - 1  # of the database's integers
@@ -45,6 +46,8 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a key and print its secret. The secret is shown only now; the database stores its hash."""
+    if not name.strip():
+        raise BadInput("NAME must not be empty: it names the owner of the key")
     limits = (requests_per_minute, concurrency, max_priority)
     key, secret = in_database(
         database_url or read_addresses(data_dir).database_url,

@@ -6,7 +6,7 @@ from dilaserve.stack.observer import open_bus
 from shared.bus.client import Bus, try_decode
 from shared.bus.drain_order import order_drain
 from shared.bus.errors import bus_errors
-from shared.errors import BadInput, DilaserveError, RetryLater
+from shared.errors import BadInput, DilaserveError, NotCreated, RetryLater
 from shared.messages.stats import STATS_S, SchedulerStats
 
 ANSWER_S = 10 * STATS_S  # silence after which no scheduler leads
@@ -20,8 +20,10 @@ async def drain_cell(nats_url: str, nats_ca: str, cell: str, *, drains: bool, re
     async with open_bus(nats_url, nats_ca, cell, "drain") as bus:
         try:
             await order_drain(bus, drains=drains)
+        except NotCreated:
+            raise BadInput(f"--cell {cell}: NATS has no such cell; it exists once its scheduler has started") from None
         except RetryLater as error:
-            raise BadInput(f"--cell {cell}: {error}; a cell exists once its scheduler has started") from None
+            raise BadInput(f"--cell {cell}: {error}") from None
         await _follow(bus, cell, drains=drains, report=report)
 
 

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 T = TypeVar("T")
 Ms = Annotated[float, BeforeValidator(lambda seconds: round(seconds * 1000, 3))]  # validated from seconds
+Rounded = Annotated[float, AfterValidator(lambda value: round(value, 6))]  # a mean of 0.9 is not 0.8999999999999998
 
 
 class ResponseModel(BaseModel):

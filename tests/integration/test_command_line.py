@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -77,6 +78,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
         ("profile --model MODEL --out PROFILE.csv --device tpu", "is not one of 'auto', 'cpu', 'cuda'"),
         ("profile --model MODEL --out PROFILE.csv --dtype int8", "is not one of 'auto', 'float32', 'bfloat16'"),
         ("keys create alice --concurrency 9999999999", "'--concurrency'"),
+        ("keys create ''", "NAME must not be empty"),
         ("keys list --database-url postgresql://u@host:port/x", "not a database URL"),
         ("keys list --database-url postgresql://u@host/x?sslmode=full", "accepted: disable, allow"),
     ],
@@ -84,7 +86,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}  # rich draws
 def test_wrong_usage_prints_one_line(
     arguments: str, error: str, tiny_checkpoint_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error_line = refusal(capsys, *arguments.replace("MODEL", str(tiny_checkpoint_dir)).split())
+    error_line = refusal(capsys, *shlex.split(arguments.replace("MODEL", str(tiny_checkpoint_dir))))
     assert error in error_line
     assert "Value error" not in error_line
 

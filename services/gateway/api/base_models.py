@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.gateway.api.other_fields import NEUTRAL, effective_field
@@ -25,6 +25,9 @@ class Lenient(BaseModel):
     def _refuse_effective(self) -> Self:
         name = effective_field(self.model_extra or {}, self.neutral)
         if name is not None:
+            for field, info in type(self).model_fields.items():
+                if isinstance(info.validation_alias, AliasChoices) and name in info.validation_alias.choices:
+                    raise unsupported_field(name, f"{name} is another name of {field}; give one of them")
             values = ", ".join(json.dumps(value) for value in self.neutral[name])
             accepted = f"; accepted: {values}" if values else ""
             raise unsupported_field(name, f"{name} is not supported{accepted}")

@@ -157,7 +157,8 @@ def _invalid(errors: Sequence[Any], skipped: int) -> ApiError:
 def _reason(error: ErrorDetails) -> str:
     context, kind = error.get("ctx", {}), error["type"]
     if kind in _WRONG:
-        return _WRONG[kind].format(**context)
+        whole = {name: int(limit) for name, limit in context.items() if isinstance(limit, float) and limit.is_integer()}
+        return re.sub(r"\b1 (character|item)s$", r"1 \1", _WRONG[kind].format(**(context | whole)))
     if kind != "json_invalid":
         reason = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         return reason.replace("must be False", "must be false")

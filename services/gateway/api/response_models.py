@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import asdict
 from pydantic import Field
 
-from services.gateway.view_models import Ms, Page, ResponseModel
+from services.gateway.view_models import Ms, Page, ResponseModel, Rounded
 from shared.messages.plans import PlanRecord, ReconfiguratorStats
 from shared.messages.requests import ActiveRequest, FinishReason, Outcome, OutcomeStatus
 
@@ -50,7 +50,7 @@ class Serving(ResponseModel):
     output_tokens: int = Field(description="output length in whole blocks")
     steps: int | None = Field(None, description="denoising steps run")
     recompute_steps: int | None = Field(None, description="recompute steps among them")
-    mean_threshold: float | None = Field(None, description="mean confidence threshold, weighted by unmasked tokens")
+    mean_threshold: Rounded | None = Field(None, description="mean confidence threshold, weighted by unmasked tokens")
     min_threshold: float | None = Field(None, description="lowest confidence threshold used")
     slo_ms: Ms | None = Field(None, validation_alias="slo_s")
     latency_ms: Ms | None = Field(None, validation_alias="latency_s", description="time from arrival to the last token")
@@ -232,7 +232,7 @@ class UnfinishedRequest(ResponseModel):
     steps: int = Field(description="run so far")
     instance: str | None = Field(description="that runs its next step; null: it waits")
     migrations: int
-    mean_threshold: float | None = Field(description="so far, weighted by unmasked tokens; null: nothing is unmasked")
+    mean_threshold: Rounded | None = Field(description="so far, weighted by unmasked tokens; null: nothing is unmasked")
     trace_id: str | None = Field(description="of its trace (W3C); null: none")
 
     @classmethod

@@ -274,7 +274,7 @@ async def test_the_error_names_the_field_and_what_it_must_be(lonely_gateway: Run
         ("chat/completions", CHAT | {"functions": [{"name": "f"}]}, "functions",
          "functions is not supported; accepted: []"),
         ("chat/completions", CHAT | {"presence_penalty": 2.5}, "presence_penalty",
-         "presence_penalty must be at most 2.0"),
+         "presence_penalty must be at most 2"),
         ("responses", {"model": "tiny-llada", "input": [{"role": "user", "content": 5}]}, "input[0].content",
          "input[0].content must be a string or a list"),
         ("responses", {"model": "tiny-llada", "input": "hi", "metadata": {"str": 5}}, "metadata.str",
@@ -284,6 +284,9 @@ async def test_the_error_names_the_field_and_what_it_must_be(lonely_gateway: Run
         ("chat/completions", CHAT | {"extra_body": {"guided_regex": "a"}}, "extra_body",
          "extra_body is not supported; accepted: {}"),
         ("chat/completions", {"model": "tiny-llada", "messages": None}, "messages", "messages is required"),
+        ("chat/completions", CHAT | {"messages": []}, "messages", "messages must have at least 1 item"),
+        ("chat/completions", CHAT | {"max_tokens": 8, "gen_length": 8}, "gen_length",
+         "gen_length is another name of max_tokens; give one of them"),
     ):  # fmt: skip
         error = await refused(lonely_gateway, f"/v1/{path}", json=body)
         assert (error["param"], error["message"]) == (param, message)

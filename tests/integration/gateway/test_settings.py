@@ -85,7 +85,7 @@ async def test_headers_give_the_fields_of_clients_that_cannot_add_them(gateway: 
         ("X-Dilaserve-Slo-Ms", "soon", "must be a number"),
         ("X-Dilaserve-Slo-Ms", "nan", "must be finite"),
         ("X-Dilaserve-Priority", "high", "must be an integer"),
-        ("X-Dilaserve-Min-Threshold", "1.5", "must be at most 1.0"),
+        ("X-Dilaserve-Min-Threshold", "1.5", "must be at most 1"),
     ],
 )
 async def test_an_invalid_header_is_refused_by_name(
