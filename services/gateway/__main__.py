@@ -26,7 +26,7 @@ from services.gateway.listeners import listeners, server_tls
 from services.gateway.served_cells import by_model, served_cells
 from services.gateway.settings import GatewaySettings
 from shared.bus.client import Bus
-from shared.errors import RetryLater
+from shared.errors import BadInput, RetryLater
 from shared.model_files import find_model
 from shared.service import Service, freeze_startup_objects, run_program, run_service, stop_on_signal
 from shared.tasks import cancel, during, run_together, run_until_stopped
@@ -56,8 +56,8 @@ def prepare(settings: GatewaySettings) -> Service:
     server_tls(settings.tls_certificate, settings.tls_key)
     ServingTables(settings.service_tiers, settings.reasoning_efforts)
     cells = served_cells(settings)
-    sockets = listeners(settings)
     open_api_keys(settings)
+    sockets = listeners(settings)
     firsts = [of_model[0] for of_model in by_model(cells)]
     texts = [
         TextModel(
@@ -89,9 +89,11 @@ def return_freed_memory() -> None:
 
 
 def open_api_keys(settings: GatewaySettings) -> "ApiKeyCache | None":
-    """None without `auth`. Raises: BadInput if the database URL is invalid."""
+    """None without `auth`. Raises: BadInput if the database URL is missing or invalid."""
     if not settings.auth:
         return None
+    if not settings.database_url:
+        raise BadInput("DILASERVE_DATABASE_URL is not set; DILASERVE_AUTH=true requires it")
     from services.gateway.admission.api_keys import ApiKeyCache  # noqa: PLC0415  (imports the database packages: slow)
 
     return ApiKeyCache(settings.database_url)

@@ -95,6 +95,7 @@ def test_an_address_that_cannot_be_served_is_reported_in_one_line(
         ({"MODEL": "x", "PORT": "many"}, "DILASERVE_PORT"),
         ({"MODEL": "x", "MORE_MODELS": "big=models/big"}, "DILASERVE_MORE_MODELS"),
         ({}, "DILASERVE_MODEL"),
+        ({"MODEL": "models/demo", "AUTH": "true"}, "DILASERVE_DATABASE_URL"),
     ],
 )
 def test_an_invalid_setting_is_named_in_one_line(
