@@ -37,7 +37,7 @@ def tune(
     check_plots("tune")
     from dilaserve.stack.options import check_model, choose_cache, read_integers, read_thresholds  # noqa: PLC0415
     from dilaserve.tuning.report import write_report  # noqa: PLC0415
-    from dilaserve.tuning.steps import TuneOptions, check_same_options, tune_model  # noqa: PLC0415
+    from dilaserve.tuning.steps import TuneOptions, tune_model  # noqa: PLC0415
     from shared.logs import configure_logs  # noqa: PLC0415
     from shared.model_files import default_model_name  # noqa: PLC0415
     from shared.text import TextModel  # noqa: PLC0415
@@ -62,7 +62,5 @@ def tune(
         threads=threads,
     )
     check_directory("--out", out)
-    names = ("model", "prompts", "thresholds", "cache", "requests", "held_out", "max_tokens", "device", "dtype")
-    check_same_options(out, {name: str(getattr(options, name)) for name in names})
     tuning = tune_model(options, typer.echo)
     typer.echo(f"Report: {write_report(out, tuning)}\n\nServe the model with\n\n    {tuning.command}")

@@ -30,6 +30,7 @@ from shared.profile import LatencyProfile, read_profile, write_profile
 from shared.text import TextModel
 
 OPTIONS, PROFILE, RUNS, PREDICTOR = "tune.json", "profile.csv", "runs", "predictor"  # in the folder of the results
+STORED = ("model", "prompts", "thresholds", "cache", "requests", "held_out", "max_tokens", "device", "dtype")
 PART_PROMPTS = 8  # of a file of recorded runs, at which an interrupted recording continues
 
 Report = Callable[[str], None]
@@ -79,6 +80,8 @@ def tune_model(options: TuneOptions, report: Report) -> Tuning:
     block_length = card.block_length or DEFAULT_BLOCK_LENGTH
     prompts = read_prompts(options.prompts, options.text, block_length, [])
     training, testing = split(prompts, options.requests, options.held_out)
+    # Only now, so that a wrong path of the prompts leaves no stored options
+    check_same_options(options.out, {name: str(getattr(options, name)) for name in STORED})
     profile, device = _profile(options, report)
     learned, tested = _record(options, training, testing, report)
     report("3 of 4: training the step predictor")

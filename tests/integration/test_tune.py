@@ -103,12 +103,13 @@ def test_other_options_in_the_same_folder_are_refused(
         ({"thresholds": "2"}, "--thresholds 2"),
     ],
 )
-def test_invalid_input_is_one_line(
-    tune: Tune, wrong: dict[str, str], error: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_input_is_one_line_and_keeps_the_folder_free_for_the_right_one(
+    tune: Tune, out: Path, wrong: dict[str, str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune(**wrong) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert error in line
+    assert not (out / steps.OPTIONS).exists()
 
 
 def test_a_loadable_predictor_is_written_and_its_errors_are_reported(
