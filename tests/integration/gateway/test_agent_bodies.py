@@ -157,6 +157,9 @@ REGEX, GRAMMAR = {"guided_regex": "[0-9]+"}, {"guided_grammar": "root ::= [0-9]+
         (JSON_FORM, "completions", {"json_schema": SCHEMA}),
         (JSON_FORM, "messages", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
         (JSON_FORM, "messages", {"output_format": {"type": "json_schema", "schema": SCHEMA}}),
+        # As guidance 0.3 sends it, which does not know vLLM's version
+        (JSON_FORM, "chat/completions", {"guided_json": SCHEMA, "structured_outputs": {"json": json.dumps(SCHEMA)}}),
+        (REGEX, "chat/completions", {"guided_regex": "[0-9]+", "structured_outputs": {"regex": "[0-9]+"}}),
         (REGEX, "chat/completions", {"regex": "[0-9]+"}),
         *((REGEX, "chat/completions", {"response_format": {"type": kind, name: "[0-9]+"}})
           for kind, name in (("regex", "value"), ("regex", "pattern"), ("regex", "regex"),
