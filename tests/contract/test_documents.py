@@ -33,6 +33,20 @@ def test_relative_links_lead_to_files(path: Path) -> None:
     assert not missing
 
 
+def anchors(path: Path) -> set[str]:
+    """Those that GitHub gives the headings of a document."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = (re.sub(r"\]\([^)]*\)", "", heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_headings_lead_to_one(path: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", path.read_text())
+    targets = [((path.parent / file).resolve() if file else path, anchor) for file, anchor in links]
+    assert [anchor for target, anchor in targets if target.suffix == ".md" and anchor not in anchors(target)] == []
+
+
 def test_paths_named_in_contributing_exist() -> None:
     code = re.findall(r"`([\w./]+)`", (ROOT / "CONTRIBUTING.md").read_text())
     paths = [text for text in code if "/" in text and "SERVICE" not in text and not text.startswith(".site")]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.gateway.api.response_models import Serving
 from services.gateway.api.routes.requests import RequestFilter, page_after, step_list
 from services.gateway.console.cluster_monitor import MAX_RECENT_LOADS, OLDER_INTERVAL_S, LoadHistory
 from services.gateway.console.cluster_view import LoadView
@@ -152,3 +153,10 @@ def test_the_hour_before_is_kept_with_a_load_in_each_interval() -> None:
     assert times[0] <= HOURS_S - 3590
     assert max(later - earlier for earlier, later in pairwise(times)) <= OLDER_INTERVAL_S
     assert len(times) < 700
+
+
+def test_a_mean_threshold_is_shown_without_the_error_of_a_sum() -> None:
+    outcome = Outcome(
+        request_id="r", status=OutcomeStatus.COMPLETED, stats=serving_stats(mean_threshold=0.8999999999999998)
+    )
+    assert Serving.of(outcome).mean_threshold == 0.9
