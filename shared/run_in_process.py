@@ -16,6 +16,7 @@ from shared.errors import RetryLater
 
 P = ParamSpec("P")
 R = TypeVar("R")
+EXIT_S = 2.0  # for the process's own end after its result
 LOWEST_PRIORITY = 19  # for os.nice, in a function that may wait for all other programs of the machine
 
 
@@ -31,6 +32,7 @@ async def run_in_process(function: Callable[P, R], *args: P.args, **kwargs: P.kw
     sender.close()
     try:
         received: tuple[R, None] | tuple[None, Exception] = await asyncio.to_thread(receiver.recv)
+        await asyncio.to_thread(process.join, EXIT_S)  # its end removes the semaphores that its modules have made
     except EOFError:
         raise RetryLater("the process ended without a result") from None
     finally:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,16 @@ async def test_the_result_is_returned_and_an_error_is_raised_in_the_parent() -> 
     assert await run_in_process(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         await run_in_process(divmod, 7, 0)
+
+
+def touch_at_the_end(path: Path) -> None:
+    """Have another program make the file once this process ends in order, as it does to remove its semaphores."""
+    Finalize(None, subprocess.run, args=([sys.executable, "-c", f"open({str(path)!r}, 'w')"],), exitpriority=0)
+
+
+async def test_a_process_ends_in_order_after_its_result(tmp_path: Path) -> None:
+    await run_in_process(touch_at_the_end, tmp_path / "ended")
+    assert (tmp_path / "ended").exists()
 
 
 async def test_a_process_that_dies_raises_retry_later() -> None:
