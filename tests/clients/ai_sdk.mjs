@@ -28,6 +28,12 @@ test("openai: text", async () => {
   assert.match((await generateText({ model: openai("demo-block"), prompt })).text, ANSWER);
 });
 
+test("openai: a second turn names the first reply", async () => {
+  const first = await generateText({ model: openai("demo-block"), prompt });
+  const messages = [{ role: "user", content: prompt }, ...first.response.messages, { role: "user", content: prompt }];
+  assert.ok((await generateText({ model: openai("demo-block"), messages })).text);
+});
+
 const schema = jsonSchema({ type: "object", properties: { total: { type: "number" } }, required: ["total"] });
 
 test("compatible: object", async () => {

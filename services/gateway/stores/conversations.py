@@ -16,7 +16,7 @@ from shared.api_keys import ApiKey
 from shared.bus.codec import decode, encode
 from shared.bus.errors import bus_errors
 from shared.messages.gateway import Conversation
-from shared.messages.requests import ChatMessage, OutcomeStatus
+from shared.messages.requests import ChatMessage, Outcome, OutcomeStatus
 
 PARAM = "previous_response_id"
 ID_PREFIX = "resp_"  # of a response, before the id of its request
@@ -60,6 +60,14 @@ class Conversations:
             message = f"{PARAM}: the previous response {response_id[:80]!r} is not found: {reason}"
             raise ApiError(400, message, param=PARAM, code="previous_response_not_found")
         return [*conversation.messages, ChatMessage(role="assistant", content=outcome.text)]
+
+    async def outcome(self, request_id: str, key: ApiKey) -> Outcome | None:
+        """That of a request of the key, in whichever cell; None: there is none."""
+        for connection in self._connections.values():
+            outcome = await connection.bus.outcome(request_id)
+            if outcome is not None and outcome.key == key.key_id:
+                return outcome
+        return None
 
     async def _bucket(self) -> KeyValue:
         bus = self._connections[self._first].bus

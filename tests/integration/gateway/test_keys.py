@@ -372,6 +372,9 @@ async def test_responses_are_stored_only_for_keys_that_ask_for_it(gateway: Runni
     refused = await respond(plain, previous_response_id=unstored["id"])
     assert error_of(refused) == (400, "unsupported_value")
     assert "send the earlier messages in input" in refused.json()["error"]["message"]
+    named = [{"type": "item_reference", "id": unstored["output"][0]["id"]}, {"role": "user", "content": "Sure?"}]
+    assert (await respond(plain, input=named)).status_code == 200
+    assert error_of(await respond(other, input=named)) == (404, "not_found")
 
 
 @OWN_CELL

@@ -211,3 +211,31 @@ async def test_calls_and_results_are_the_turns_of_the_chat(gateway: RunningGatew
     assert not compile_pattern(request.pattern).accepts("Hello")
     assert reply.json()["tools"][0]["name"] == "add"
     assert reply.json()["tool_choice"] == "required"
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+async def test_an_item_of_an_earlier_reply_can_be_named_in_its_place(
+    gateway: RunningGateway, text: TextModel, choice: str
+) -> None:
+    """As the AI SDK does with OpenAI's provider, unless `store` is false."""
+    gateway.scheduler.answer = lambda _: f"{CALL}\nLet me see."
+    question = {"role": "user", "content": "1+2?"}
+    output = (await gateway.http.post("/v1/responses", json={**TOOL_BODY, "input": [question]})).json()["output"]
+    assert [item["type"] for item in output] == ["function_call", "message"]
+    result = {"type": "function_call_output", "call_id": output[0]["call_id"], "output": "3"}
+    named = [{"type": "item_reference", "id": item["id"]} for item in output]
+    for items in (output, named):
+        body = {**TOOL_BODY, "input": [question, *items, result], "tool_choice": choice}
+        reply = await gateway.http.post("/v1/responses", json=body)
+        assert reply.status_code == 200, reply.text
+    whole, by_name = (request.prompt_ids for request in gateway.scheduler.requests[1:])
+    assert by_name == whole
+    assert "Let me see." in text.decode(unpack_int32(whole or b""))
+
+
+@pytest.mark.parametrize("item_id", ["msg_1", "fc_1_0", "rs_1", "msg_*", "resp_1", ""])
+async def test_an_item_that_is_not_found_is_named(gateway: RunningGateway, item_id: str) -> None:
+    reply = await post(gateway, input=[{"role": "user", "content": "a"}, {"type": "item_reference", "id": item_id}])
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (404, "input[1].id", "not_found")
+    assert "send the item itself" in error["message"]

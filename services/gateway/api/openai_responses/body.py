@@ -7,12 +7,14 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
 from services.gateway.api.field_types import MaxTokens, Metadata, ResponseFormat, TopLogprobs
+from services.gateway.api.openai_responses.references import referenced_item
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
 from services.gateway.api.request_models import ServedBody
 from services.gateway.api.tool_calls.models import LEAVES_OUT_BUILT_IN, MAX_TOOLS, Function, WithToolChoice
+from shared.errors import BadInput
 from shared.messages.requests import ChatMessage
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`; the others concern outputs that no reply has
@@ -27,8 +29,10 @@ REQUIRED = {
     "function_call_output": ("call_id", "output"),
     "custom_tool_call": ("call_id", "name", "input"),
     "custom_tool_call_output": ("call_id", "output"),
+    "item_reference": ("id",),
 }
-# Reasoning, and items of tools that other servers run. Not `item_reference` and `compaction`, which represent messages.
+MAX_REFERENCES = 500  # of a body; each is read from the bus
+# Reasoning, and items of tools that other servers run. Not `compaction`, which represents messages.
 LEFT_OUT = leaving_out(
     "reasoning|(?!function_|custom_tool_)[a-z_]+_call(_output)?"
     "|mcp_[a-z_]+|tool_search_output|additional_tools|program(_output)?"
@@ -36,11 +40,18 @@ LEFT_OUT = leaving_out(
 
 
 class InputItem(Lenient):
-    """A message, a call of a tool or its result, of the input or of the output of an earlier response. The input of a
-    custom tool is a text; such calls are those of another server."""
+    """A message, a call of a tool or its result, of the input or of the output of an earlier response, or the id of
+    such an item. The input of a custom tool is a text; such calls are those of another server."""
 
     type: (
-        Literal["message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"]
+        Literal[
+            "message",
+            "function_call",
+            "function_call_output",
+            "custom_tool_call",
+            "custom_tool_call_output",
+            "item_reference",
+        ]
         | None
     ) = None
     id: str | None = None
@@ -133,7 +144,7 @@ class ResponseBody(ServedBody, WithToolChoice):
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         tools = self.tool_use(planner.text)
-        key, items = planner.key, [item for item in self.input if not isinstance(item, LeftOut)]
+        key, items = planner.key, await self._items(planner)
         if self.previous_response_id is not None:
             items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]
         system = [turn("system", self.instructions)] if self.instructions else []
@@ -158,6 +169,18 @@ class ResponseBody(ServedBody, WithToolChoice):
             forms=self.text.format.forms("text.format") if self.text and self.text.format else (),
             alternatives=self.alternatives,
         )
+
+    async def _items(self, planner: BodyPlanner) -> list[InputItem]:
+        """Those of the input, with those that it names. Raises: as referenced_item."""
+        given = {f"input[{at}].id": item for at, item in enumerate(self.input) if not isinstance(item, LeftOut)}
+        named = {field: item.id or "" for field, item in given.items() if item.kind == "item_reference"}
+        if len(named) > MAX_REFERENCES:
+            raise BadInput(f"input has {len(named)} item_reference; at most {MAX_REFERENCES}", "input")
+        # Whatever this turn may call, the earlier ones may have called any of its tools
+        tools = self.model_copy(update={"tool_choice": None, "parallel_tool_calls": None}).tool_use(planner.text)
+        for field, item_id in named.items():
+            given[field] = InputItem.model_validate(await referenced_item(item_id, planner, tools, field))
+        return list(given.values())
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""

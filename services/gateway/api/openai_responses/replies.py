@@ -121,10 +121,11 @@ class ResponseReplies(StreamedReplies):
         [outcome] = outcomes
         is_cut = outcome.finish_reason is FinishReason.LENGTH
         incomplete = {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else {}
-        parts = {"output": self._output(outcome), "usage": usage_of(outcomes), "dilaserve": serving(outcome)}
+        parts = {"output": self.output(outcome), "usage": usage_of(outcomes), "dilaserve": serving(outcome)}
         return self._response(_status(outcome), **parts, **incomplete)
 
-    def _output(self, outcome: Outcome) -> list[Json]:
+    def output(self, outcome: Outcome) -> list[Json]:
+        """The items of the reply."""
         read, status = self._tools.read(outcome.text, True), _status(outcome)
         items, numbers = dict[int | None, Json](), count()  # by place, as in `_places`
         for part in read.parts or ("",):
