@@ -87,6 +87,27 @@ async def test_a_stream_has_openais_events_in_order(client: AsyncOpenAI, schedul
     assert {event.item_id for event in events if hasattr(event, "item_id")} == {response.output[0].id}
 
 
+# Of Open Responses' ResponseResource, which OpenRouter's client checks; OpenAI's own requires fewer.
+REQUIRED = {
+    *("background", "completed_at", "created_at", "error", "frequency_penalty", "id", "incomplete_details"),
+    *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "object", "output"),
+    *("parallel_tool_calls", "presence_penalty", "previous_response_id", "prompt_cache_key", "reasoning"),
+    *("safety_identifier", "service_tier", "status", "store", "temperature", "text", "tool_choice", "tools"),
+    *("top_logprobs", "top_p", "truncation", "usage"),
+}
+
+
+async def test_each_response_of_a_stream_has_the_fields_that_open_responses_requires(client: AsyncOpenAI) -> None:
+    _, events = await respond(client, extra_body={"presence_penalty": 0.5})
+    responses = [event.response.to_dict() for event in events if hasattr(event, "response")]
+    assert all(each.keys() >= REQUIRED for each in responses)
+    assert [(each["presence_penalty"], each["frequency_penalty"]) for each in responses] == [(0.5, 0)] * 3
+    *begun, ended = [each["completed_at"] for each in responses]
+    assert (begun, ended >= responses[-1]["created_at"]) == ([None, None], True)
+    whole, _ = await respond(client, stream=False)
+    assert whole.to_dict().keys() >= REQUIRED
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_has_log_probabilities_if_it_includes_them(
     client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool
@@ -106,7 +127,7 @@ async def test_a_response_has_log_probabilities_if_it_includes_them(
 async def test_a_cut_response_is_incomplete(client: AsyncOpenAI, scheduler: AnsweringScheduler, stream: bool) -> None:
     response, events = await respond(client, stream=stream, max_output_tokens=3)
     assert [event.type for event in events][-1:] == stream * ["response.incomplete"]
-    assert (response.status, response.output_text) == ("incomplete", "The")
+    assert (response.status, response.completed_at, response.output_text) == ("incomplete", None, "The")
     assert response.incomplete_details.reason == "max_output_tokens"
 
 

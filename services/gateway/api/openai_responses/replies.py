@@ -68,23 +68,29 @@ class ResponseUsage(ResponseModel):
 
 
 class ResponseObject(ResponseModel):
-    """A reply; the fields of the body come back as they were applied."""
+    """A reply; the fields of the body come back as they were applied. Open Responses requires all but `user`."""
 
     id: str
     object: Literal["response"]
     created_at: int = Field(description="Unix time, seconds")
+    completed_at: int | None = Field(description="Unix time, seconds; null: incomplete")
     status: Literal["completed", "incomplete"]
     model: str
     background: Literal[False]
     error: None
+    frequency_penalty: float
     incomplete_details: IncompleteDetails | None
     instructions: str | None
     max_output_tokens: int | None
+    max_tool_calls: None
     metadata: dict[str, str]
     output: list[OutputMessage | OutputCall]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
+    prompt_cache_key: None
     reasoning: dict[str, str | None]
+    safety_identifier: None
     service_tier: str
     store: bool = Field(description="whether `previous_response_id` can name this response")
     temperature: float
@@ -120,9 +126,11 @@ class ResponseReplies(StreamedReplies):
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         [outcome] = outcomes
         is_cut = outcome.finish_reason is FinishReason.LENGTH
-        incomplete = {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else {}
+        took_s = round(outcome.stats.latency_s) if outcome.stats else 0
+        completed: Json = {"completed_at": self._head["created_at"] + took_s}
+        end: Json = {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else completed
         parts = {"output": self.output(outcome), "usage": usage_of(outcomes), "dilaserve": serving(outcome)}
-        return self._response(_status(outcome), **parts, **incomplete)
+        return self._response(_status(outcome), **parts, **end)
 
     def output(self, outcome: Outcome) -> list[Json]:
         """The items of the reply."""
