@@ -4,6 +4,7 @@ Completion routes write their replies as plain JSON (replies_and_chunks.py), and
 compares both.
 """
 
+from datetime import datetime
 from typing import Any, Literal, Self
 
 import msgspec
@@ -182,6 +183,15 @@ class Model(ResponseModel):
         default={"completion_chat": True, "completion_fim": True, "function_calling": True},
         description="for Mistral's clients",
     )
+    display_name: str = Field(description="the id, for Anthropic's clients")
+    created_at: datetime = Field(description="`created`, for Anthropic's clients")
+
+
+class ModelList(Page[Model]):
+    """`has_more` and the ids are for Anthropic's clients."""
+
+    first_id: str
+    last_id: str
 
 
 class StoredRequestError(ResponseModel):

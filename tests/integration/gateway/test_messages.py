@@ -1,6 +1,7 @@
 """Anthropic's Messages API, with the bodies and headers that its clients send, and its tools."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -273,3 +274,12 @@ async def test_counted_tokens_are_those_of_the_tools_that_the_choice_allows(gate
     for path in (MESSAGES_PATH, f"{MESSAGES_PATH}/count_tokens"):
         reply = await gateway.http.post(path, json=unknown)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")
+
+
+async def test_models_are_listed_as_anthropics_clients_read_them(gateway: RunningGateway) -> None:
+    """As multi-llm-ts 5.1 does, which sorts them by their display names."""
+    reply = await gateway.http.get("/v1/models", params={"limit": 1000}, headers=HEADERS)
+    page = reply.json()
+    [model] = page["data"]
+    assert (model["display_name"], page["has_more"], page["first_id"], page["last_id"]) == (MODEL, False, MODEL, MODEL)
+    assert datetime.fromisoformat(model["created_at"]).timestamp() == model["created"]

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -16,7 +17,7 @@ from services.gateway.admission.admission import key_of
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.completion_stream import NO_CACHE
 from services.gateway.api.openapi import PLANS
-from services.gateway.api.response_models import Model, PlanList, Status
+from services.gateway.api.response_models import Model, ModelList, PlanList, Status
 from services.gateway.cell_context import CellContext
 from services.gateway.console.cluster_view import ClusterView, Update
 from services.gateway.model_cells import ModelCells
@@ -74,13 +75,21 @@ def state_routes(context: AppContext) -> APIRouter:
     router = APIRouter()
 
     def describe(model: ModelCells) -> Model:
-        max_length, created = model.text.card.max_length, int(context.started_s)
-        return Model(id=model.name, created=created, owned_by="dilaserve", max_model_len=max_length)
+        created = int(context.started_s)
+        return Model(
+            id=model.name,
+            created=created,
+            owned_by="dilaserve",
+            max_model_len=model.text.card.max_length,
+            display_name=model.name,
+            created_at=datetime.fromtimestamp(created, UTC),
+        )
 
     @router.get("/v1/models")
-    async def list_models() -> List[Model]:
+    async def list_models() -> ModelList:
         """The served models."""
-        return List(data=[describe(model) for model in context.models])
+        models = [describe(model) for model in context.models]
+        return ModelList(data=models, has_more=False, first_id=models[0].id, last_id=models[-1].id)
 
     @router.get("/v1/models/{name:path}")
     async def get_model(name: str) -> Model:
