@@ -33,12 +33,25 @@ class TextPart(Lenient):
     logprobs: list[Any] | None = None
 
 
+def without_documents(content: Any) -> Any:
+    """A content in which each document whose source is a text is a part of text, below its title."""
+    if not isinstance(content, list):
+        return content
+    parts = list(content)
+    for i, part in enumerate(content):
+        source = part.get("source") if kind_of(part) == "document" else None
+        if isinstance(source, dict) and source.get("type") == "text" and isinstance(source.get("data"), str):
+            title = part.get("title")
+            parts[i] = {"type": "text", "text": f"{title}\n{source['data']}" if title else source["data"]}
+    return parts
+
+
 def as_texts(content: Any) -> Any:
     """Check the parts of a list, and make a part of text of each."""
     if not isinstance(content, list):
         return content
-    texts = list(content)
-    for i, part in enumerate(content):
+    texts = without_documents(content)
+    for i, part in enumerate(list(texts)):
         kind = kind_of(part)
         field = TEXT_FIELDS.get(kind)
         if field is None or not isinstance(part.get(field), str):

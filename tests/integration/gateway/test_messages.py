@@ -283,3 +283,21 @@ async def test_models_are_listed_as_anthropics_clients_read_them(gateway: Runnin
     [model] = page["data"]
     assert (model["display_name"], page["has_more"], page["first_id"], page["last_id"]) == (MODEL, False, MODEL, MODEL)
     assert datetime.fromisoformat(model["created_at"]).timestamp() == model["created"]
+
+
+async def test_a_document_whose_source_is_a_text_is_read_as_text(gateway: RunningGateway) -> None:
+    """As the AI SDK sends a text file."""
+    source = {"type": "text", "media_type": "text/plain", "data": "29 pears"}
+    document = {"type": "document", "source": source, "title": "a.txt"}
+    written = {"type": "text", "text": "a.txt\n29 pears"}
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "read", "input": {}}]}
+    for block in (document, written):
+        result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
+        turns = [{"role": "user", "content": [block]}, call, {"role": "user", "content": [result]}]
+        reply = await post(gateway, messages=turns)
+        assert reply.status_code == 200, reply.text
+    from_document, from_text = (request.prompt_ids for request in gateway.scheduler.requests)
+    assert from_document == from_text
+    scan = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
+    reply = await post(gateway, messages=[{"role": "user", "content": [scan]}])
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "messages[0].content[0]")

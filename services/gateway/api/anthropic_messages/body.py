@@ -11,7 +11,7 @@ from services.gateway.api.base_models import Lenient, OfModel, unsupported, wron
 from services.gateway.api.field_types import MaxTokens, ResponseFormat, StopStrings
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, kind_of, leaving_out
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
-from services.gateway.api.prompts import Chat, TextOrParts, TextPart, Turn, call, joined, turn
+from services.gateway.api.prompts import Chat, TextOrParts, TextPart, Turn, call, joined, turn, without_documents
 from services.gateway.api.request_models import ServedBody
 from services.gateway.api.tool_calls.models import MAX_TOOLS, NamedFunction, WithTools
 from services.gateway.api.tool_calls.use import CallRules, ToolUse
@@ -79,7 +79,7 @@ Block = Annotated[
         custom_error_message=f"must be of one of the types {', '.join(KINDS)}; only text and calls are supported",
     ),
 ]
-Content = str | Annotated[list[Block], Field(fail_fast=True)]
+Content = Annotated[str | Annotated[list[Block], Field(fail_fast=True)], BeforeValidator(without_documents)]
 
 
 def turns_of(role: str, content: Sequence[Block]) -> list[Turn]:
