@@ -89,7 +89,7 @@ def _prepare(environ: Mapping[str, str], resources: ExitStack, settings: WorkerS
         engine = Engine(runner, mode, limits, instance.instance_id, prefixes, patterns)
         metrics.watch(engine)
         registration = Registration(bus, loaded, engine, partial(memory_use, runner.device))
-        limit_s = iteration_limit_s(profile, settings.tp, settings.max_batch_tokens)
+        limit_s = partial(iteration_limit_s, profile, settings.tp, settings.max_batch_tokens)
         check = CanaryCheck(canary, settings.canary_interval_s)
         service = WorkerService(bus, engine, registration, metrics, check, iteration_limit_s=limit_s)
         patterns.on_ready = service.wake

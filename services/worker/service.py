@@ -61,7 +61,7 @@ class WorkerService:
     _metrics: WorkerMetrics
     _canary: CanaryCheck
     _: KW_ONLY
-    iteration_limit_s: float  # the time after which an iteration counts as hung
+    iteration_limit_s: Callable[[int], float]  # after which an iteration of this number of tokens hangs
 
     def __post_init__(self) -> None:
         self._instance_id = self._registration.instance.instance_id
@@ -112,7 +112,9 @@ class WorkerService:
         )
         self._bus.reconnects.subscribe(self._registration.count_connection)
         computing = asyncio.ensure_future(self._compute())
-        watching = end_when_hung(self.iteration_limit_s, lambda: self._running, self._registration.delete)
+        watching = end_when_hung(
+            lambda: self.iteration_limit_s(self._engine.batch_tokens), lambda: self._running, self._registration.delete
+        )
         others = (self._registration.run(), self._deferred.run(), watching, stop.wait())
         tasks: set[asyncio.Future[Any]] = {consuming, computing, *(asyncio.ensure_future(each) for each in others)}
         try:

@@ -63,7 +63,7 @@ async def test_requests_of_disconnected_clients_leave_nothing_behind(
                 Registration(bus, instance),
                 WorkerMetrics(instance),
                 CanaryCheck(Canary.measure(runner), 1.0),
-                iteration_limit_s=60.0,
+                iteration_limit_s=lambda _: 60.0,
             ).run(stop)
         )
         settings = msgspec.convert(common, GatewaySettings)

@@ -68,6 +68,7 @@ class Engine:
         self._queue: deque[StepJob] = deque()
         self._last_batch = 0  # number of the last iteration, as the scheduler counts
         self._report = StepReport()
+        self.batch_tokens = 0  # of the iteration that runs, or ran last
         self.num_faults = 0  # requests that failed for an unexpected error
 
     @property
@@ -130,6 +131,7 @@ class Engine:
             picked.sort(key=lambda pair: pair[0].sort_key)
             if (batch := self._pack(picked)) is None:
                 continue
+            self.batch_tokens = len(batch.tokens)
             failed_before = len(self._report.failures)  # jobs that are not in the batch
             with suppress(torch.OutOfMemoryError):
                 outcome = self._run_batch([part for part, _ in picked], batch)

@@ -70,8 +70,10 @@ def test_a_batch_keeps_the_limits_and_the_rest_keeps_its_order() -> None:
     assert not engine.waiting
 
 
-def test_a_request_larger_than_a_batch_runs_alone() -> None:
-    assert tickets(run_step(engine_of(tokens=8), jobs_for([request(1)]))) == [1]
+def test_a_request_larger_than_a_batch_runs_alone_and_its_tokens_are_known() -> None:
+    engine = engine_of(tokens=8)
+    assert tickets(run_step(engine, jobs_for([request(1, prompt=4, output=32)]))) == [1]
+    assert engine.batch_tokens == 36
 
 
 def test_a_rejected_job_does_not_hide_the_other_one_of_its_request() -> None:

@@ -159,7 +159,7 @@ async def hangs(monkeypatch: pytest.MonkeyPatch, running: Callable[[], int], tic
         return running()
 
     try:
-        await end_when_hung(0.01, count, on_hang)
+        await end_when_hung(lambda: 0.01, count, on_hang)
     except Ended:
         return True
     except TimeoutError:
@@ -186,5 +186,10 @@ async def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch:
 
 def test_the_limit_is_a_multiple_of_a_full_batch() -> None:
     profile = LatencyProfile.from_rows([(1, 1024, StepKind.RECOMPUTE, 2.0)])
-    assert iteration_limit_s(profile, 1, 1024) == pytest.approx(40.0)
-    assert iteration_limit_s(profile, 1, 8) == MIN_LIMIT_S * 4
+    assert iteration_limit_s(profile, 1, 1024, 8) == pytest.approx(40.0)
+    assert iteration_limit_s(profile, 1, 8, 8) == MIN_LIMIT_S * 4
+
+
+def test_a_text_that_is_longer_than_a_full_batch_has_a_higher_limit() -> None:
+    profile = LatencyProfile.from_rows([(1, 1024, StepKind.RECOMPUTE, 2.0)])
+    assert iteration_limit_s(profile, 1, 1024, 4096) == pytest.approx(16 * 40.0)
