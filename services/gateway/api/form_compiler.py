@@ -66,9 +66,9 @@ class Form:
             raise BadInput(f"{self.field}: {reason}", self.field)
         return f"(?:{self.given})" if self.given.startswith(WRITTEN) else str(self.given)
 
-    def asked(self) -> str:
-        """The same for the same form in another field, as the names of several versions of a server are. Raises:
-        BadInput."""
+    def without_field(self) -> str:
+        """A text that is equal for two fields with the same form: clients that do not know a server's version give a
+        form in the fields of several versions. Raises: BadInput."""
         return f"{self.kind} {self._schema() if self.kind == 'schema' else self.given!r}"
 
     def _schema(self) -> Any:
@@ -124,7 +124,7 @@ class FormCompiler:
         """
         if not forms and not tools.tools:
             return TextForm()
-        if len(forms) > 1 and len({form.asked() for form in forms}) > 1:
+        if len(forms) > 1 and len({form.without_field() for form in forms}) > 1:
             names = ", ".join(form.field for form in forms)
             raise BadInput(f"give one form of the text; given: {names}", forms[1].field)
         form = forms[0] if forms else None

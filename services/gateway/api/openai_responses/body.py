@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
 from services.gateway.api.field_types import MaxTokens, Metadata, ResponseFormat, TopLogprobs
-from services.gateway.api.openai_responses.references import referenced_item
+from services.gateway.api.openai_responses.references import referenced_items
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
@@ -31,7 +31,7 @@ REQUIRED = {
     "custom_tool_call_output": ("call_id", "output"),
     "item_reference": ("id",),
 }
-MAX_REFERENCES = 500  # of a body; each is read from the bus
+MAX_REFERENCES = 500  # of a body; each may be to another reply, which is read from the bus
 # Reasoning, and items of tools that other servers run. Not `compaction`, which represents messages.
 LEFT_OUT = leaving_out(
     "reasoning|(?!function_|custom_tool_)[a-z_]+_call(_output)?"
@@ -171,16 +171,17 @@ class ResponseBody(ServedBody, WithToolChoice):
         )
 
     async def _items(self, planner: BodyPlanner) -> list[InputItem]:
-        """Those of the input, with those that it names. Raises: as referenced_item."""
-        given = {f"input[{at}].id": item for at, item in enumerate(self.input) if not isinstance(item, LeftOut)}
-        named = {field: item.id or "" for field, item in given.items() if item.kind == "item_reference"}
-        if len(named) > MAX_REFERENCES:
-            raise BadInput(f"input has {len(named)} item_reference; at most {MAX_REFERENCES}", "input")
-        # Whatever this turn may call, the earlier ones may have called any of its tools
-        tools = self.model_copy(update={"tool_choice": None, "parallel_tool_calls": None}).tool_use(planner.text)
-        for field, item_id in named.items():
-            given[field] = InputItem.model_validate(await referenced_item(item_id, planner, tools, field))
-        return list(given.values())
+        """The items of the input; references are replaced by the items that they name. Raises: as referenced_items."""
+        items = {f"input[{at}].id": item for at, item in enumerate(self.input) if not isinstance(item, LeftOut)}
+        ids = {field: item.id or "" for field, item in items.items() if item.kind == "item_reference"}
+        if len(ids) > MAX_REFERENCES:
+            raise BadInput(f"input has {len(ids)} item_reference; at most {MAX_REFERENCES}", "input")
+        if ids:
+            # An earlier reply may have called any tool, also one that this reply may not call
+            tools = self.model_copy(update={"tool_choice": None, "parallel_tool_calls": None}).tool_use(planner.text)
+            found = await referenced_items(ids, planner, tools)
+            items |= {field: InputItem.model_validate(item) for field, item in found.items()}
+        return list(items.values())
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""

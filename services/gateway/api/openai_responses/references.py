@@ -1,6 +1,7 @@
-"""`item_reference`: an item of the input that names one of an earlier reply, which the client takes for stored."""
+"""`item_reference`: an item of the input that names an item of an earlier reply, so that it is not sent again."""
 
 import re
+from collections.abc import Mapping
 
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.plan import BodyPlanner
@@ -11,19 +12,26 @@ from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 ITEM_ID = re.compile(r"msg_([A-Za-z0-9_-]{1,64})|fc_([A-Za-z0-9_-]{1,64})_[0-9]+")  # with the id of its request
 
 
-async def referenced_item(item_id: str, planner: BodyPlanner, tools: ToolUse, field: str) -> Json:
-    """The item of a reply to the same key, from its outcome. `tools`: those whose calls a text may have.
+async def referenced_items(ids: Mapping[str, str], planner: BodyPlanner, tools: ToolUse) -> dict[str, Json]:
+    """The items of replies to the same key, from their outcomes, each of which is read once.
 
-    Raises: ApiError 404 that names the field if there is none; RetryLater if the bus does not answer.
+    `ids`: of the items, by the fields that name them; `tools`: those whose calls a text may have.
+    Returns: the items by field. Raises: ApiError 404 that names the field of an item that does not exist; RetryLater if
+    the bus does not answer.
     """
-    match = ITEM_ID.fullmatch(item_id)
-    if match is not None:
-        request_id = match[1] or match[2]
-        outcome = await planner.conversations.outcome(request_id, planner.key)
-        items = ResponseReplies({}, request_id, planner.text, tools, None).output(outcome) if outcome else []
-        for item in items:
-            if item["id"] == item_id:
-                return item
-    reason = "it is of no response of the last day; send the item itself, as clients do with store: false"
-    message = f"{field}: the item {item_id[:MAX_NAME_LENGTH]!r} is not found: {reason}"
-    raise ApiError(404, message, param=field, code="not_found")
+    of_request: dict[str, dict[str, Json]] = {}  # the items of each reply, by id
+    found = {}
+    for field, item_id in ids.items():
+        match = ITEM_ID.fullmatch(item_id)
+        request_id = match[1] or match[2] if match else ""
+        if match and request_id not in of_request:
+            outcome = await planner.conversations.outcome(request_id, planner.key)
+            items = ResponseReplies({}, request_id, planner.text, tools, None).output(outcome) if outcome else []
+            of_request[request_id] = {item["id"]: item for item in items}
+        item = of_request.get(request_id, {}).get(item_id)
+        if item is None:
+            reason = "no response of the last day has it; send the item itself, as clients do with store: false"
+            message = f"{field}: the item {item_id[:MAX_NAME_LENGTH]!r} is not found: {reason}"
+            raise ApiError(404, message, param=field, code="not_found")
+        found[field] = item
+    return found

@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter, Request, Response
 
-from services.gateway.admission.admission import key_of
 from services.gateway.api.anthropic_messages.body import CountTokensBody, MessageBody
 from services.gateway.api.anthropic_messages.replies import MessageErrorBody, MessageObject, TokenCount
 from services.gateway.api.app_context import AppContext
@@ -11,11 +10,10 @@ from services.gateway.api.openai_decisions.body import DecisionBody, DecisionObj
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.replies import ResponseObject
 from services.gateway.api.openapi import errors, json_body, streamed
-from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.prompts import encode_prompt
-from services.gateway.api.request_body import read_body
 from services.gateway.api.request_models import ChatBody, FimBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, FimCompletion, TextCompletion
+from services.gateway.api.routes.tokens import read_model_body
 
 MESSAGES_PATH = "/v1/messages"
 
@@ -62,10 +60,7 @@ def message_routes(context: AppContext) -> APIRouter:
     @router.post("/count_tokens", openapi_extra=json_body(CountTokensBody))
     async def count_tokens(request: Request, response: Response) -> TokenCount:
         """The tokens of a conversation in the model's chat template."""
-        context.admission.check_rate(key_of(request))
-        async with read_body(request, CountTokensBody, context.bodies) as body:
-            response.headers.update(ignored_header(body))
-            text = context.cells_of(body.model).text
+        async with read_model_body(context, request, response, CountTokensBody) as (body, text):
             chat = body.chat(body.tool_use(text))
             return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
 

@@ -1,7 +1,8 @@
 """POST /tokenize and /detokenize, in the form of vLLM's: their bodies, replies and routes."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field, model_validator
@@ -17,6 +18,8 @@ from services.gateway.api.request_body import read_body
 from services.gateway.api.tool_calls.models import Message, Tools, WithTools
 from services.gateway.view_models import ResponseModel
 from shared.text import TextModel
+
+B = TypeVar("B", bound=OfModel)
 
 
 class TokenizeBody(OfModel, WithTools):
@@ -62,16 +65,27 @@ class DetokenizedText(ResponseModel):
     prompt: str
 
 
+@asynccontextmanager
+async def read_model_body(
+    context: AppContext, http: Request, response: Response, kind: type[B]
+) -> AsyncIterator[tuple[B, TextModel]]:
+    """The body of a request without an instance, and the text of its model. The reply names the ignored fields.
+
+    Raises: ApiError if the rate of the key is exceeded, or there is no such model; as `read_body`.
+    """
+    context.admission.check_rate(key_of(http))
+    async with read_body(http, kind, context.bodies) as body:
+        response.headers.update(ignored_header(body))
+        yield body, context.cells_of(body.model).text
+
+
 def token_routes(context: AppContext) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize", openapi_extra=json_body(TokenizeBody))
     async def tokenize(http: Request, response: Response) -> TokenList:
         """The tokens of a prompt, or of messages in the model's chat template."""
-        context.admission.check_rate(key_of(http))
-        async with read_body(http, TokenizeBody, context.bodies) as body:
-            response.headers.update(ignored_header(body))
-            text = context.cells_of(body.model).text
+        async with read_model_body(context, http, response, TokenizeBody) as (body, text):
             prompt, field = body.given(text)
             ids = await encode_prompt(prompt, text, field)
         return TokenList(tokens=ids.tolist(), count=len(ids), max_model_len=text.card.max_length)
@@ -79,10 +93,7 @@ def token_routes(context: AppContext) -> APIRouter:
     @router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))
     async def detokenize(http: Request, response: Response) -> DetokenizedText:
         """The text of tokens, by default without special tokens."""
-        context.admission.check_rate(key_of(http))
-        async with read_body(http, DetokenizeBody, context.bodies) as body:
-            response.headers.update(ignored_header(body))
-            text = context.cells_of(body.model).text
+        async with read_model_body(context, http, response, DetokenizeBody) as (body, text):
 
             def decode() -> str:
                 ids = text.check_ids(body.tokens, "tokens")
