@@ -20,7 +20,7 @@ def has_bfloat16() -> bool:
 def has_invariant_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 numbers, and the bits of a row's product do not depend on the other rows.
 
-    With AMX they do; of other makers' instructions it is not known.
+    True for AVX-512 without AMX, with which they do; on Arm it is not known, so False.
     """
     found = _instructions()
     return "avx512_bf16" in found and "amx_bf16" not in found

@@ -26,8 +26,8 @@ def iteration_limit_s(profile: LatencyProfile, tp: int, max_batch_tokens: int, b
 async def end_when_hung(
     limit_s: Callable[[], float], running: Callable[[], int], on_hang: Callable[[], Awaitable[None]]
 ) -> None:
-    """Watch until cancelled. `limit_s()` and `running()`: the limit and the number of the iteration that runs; 0: none
-    runs. `on_hang()`: the last call before the end. A process that was stopped for a while does not count that time as
+    """Watch until cancelled. `limit_s()`: of the current iteration. `running()`: its serial number; 0: none runs.
+    `on_hang()`: awaited before the end. A process that was stopped for a while does not count that time as
     one of the iteration, so it survives."""
     loop = asyncio.get_running_loop()
     watched, waited_s, last_s = 0, 0.0, loop.time()

@@ -177,7 +177,7 @@ class ResponseBody(ServedBody, WithToolChoice):
         if len(ids) > MAX_REFERENCES:
             raise BadInput(f"input has {len(ids)} item_reference; at most {MAX_REFERENCES}", "input")
         if ids:
-            # An earlier reply may have called any tool, also one that this reply may not call
+            # The tools of earlier replies are not stored; `tool_choice` is about this reply
             tools = self.model_copy(update={"tool_choice": None, "parallel_tool_calls": None}).tool_use(planner.text)
             found = await referenced_items(ids, planner, tools)
             items |= {field: InputItem.model_validate(item) for field, item in found.items()}

@@ -1,4 +1,4 @@
-"""`item_reference`: an item of the input that names an item of an earlier reply, so that it is not sent again."""
+"""Resolves `item_reference`: an item of the input that names an item of an earlier reply by its id."""
 
 import re
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ ITEM_ID = re.compile(r"msg_([A-Za-z0-9_-]{1,64})|fc_([A-Za-z0-9_-]{1,64})_[0-9]+
 
 
 async def referenced_items(ids: Mapping[str, str], planner: BodyPlanner, tools: ToolUse) -> dict[str, Json]:
-    """The items of replies to the same key, from their outcomes, each of which is read once.
+    """The items, from the outcomes of earlier requests of the same key, each of which is read once.
 
-    `ids`: of the items, by the fields that name them; `tools`: those whose calls a text may have.
+    `ids`: of the items, by the fields that name them; `tools`: how calls in a text are read; without tools none is.
     Returns: the items by field. Raises: ApiError 404 that names the field of an item that does not exist; RetryLater if
     the bus does not answer.
     """
@@ -30,8 +30,9 @@ async def referenced_items(ids: Mapping[str, str], planner: BodyPlanner, tools: 
             of_request[request_id] = {item["id"]: item for item in items}
         item = of_request.get(request_id, {}).get(item_id)
         if item is None:
-            reason = "no response of the last day has it; send the item itself, as clients do with store: false"
-            message = f"{field}: the item {item_id[:MAX_NAME_LENGTH]!r} is not found: {reason}"
+            reason = "no response of the last day has it, or its call needs the tools"
+            advice = "send the item itself, as clients do with store: false"
+            message = f"{field}: the item {item_id[:MAX_NAME_LENGTH]!r} is not found: {reason}; {advice}"
             raise ApiError(404, message, param=field, code="not_found")
         found[field] = item
     return found
