@@ -26,6 +26,10 @@ class Architecture:
     canvas_steps: int = 0  # the most steps of a block that is drawn again in each of them; 0: its tokens are unmasked
 
 
+LLADA_MOE = Architecture(
+    {"mask_token_id": 156895},
+    renamed={"intermediate_size": "dense_intermediate_size", "moe_intermediate_size": "expert_intermediate_size"},
+)
 ARCHITECTURES: Mapping[str, Architecture] = {
     "LLaDAModelLM": Architecture(),
     "DreamModel": Architecture(max_length=2048),  # its files have that of the model it began from
@@ -43,6 +47,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         renamed={"block_size": "canvas_length", "mask_token_id": "vocab_size"},
         canvas_steps=48,
     ),
+    "SDARMoeForCausalLM": Architecture(
+        {"mask_token_id": 151669, "block_size": 4},
+        is_block_causal=True,
+        renamed={"num_experts": "num_local_experts"},  # as transformers 5 writes it
+    ),
+    "LLaDAMoEModelLM": LLADA_MOE,
+    "LLaDAMoEModel": LLADA_MOE,
 }
 
 

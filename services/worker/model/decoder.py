@@ -116,8 +116,12 @@ class Layer(nn.Module):
         self.attn_out = nn.Linear(self.heads[0] * config.head_dim, config.width, bias=False)
         self.mlp_norm = nn.RMSNorm(config.width, config.norm_eps)
         experts = config.experts if config.experts and index >= config.experts.num_dense_layers else None
-        dense = Mlp(config.width, (experts.shared_width if experts else config.mlp_width) // shard.size)
-        self.mlp = ExpertMlp(config.width, experts, dense, shard.rank, shard.size) if experts else dense
+        self.mlp: nn.Module
+        if experts is None:
+            self.mlp = Mlp(config.width, config.mlp_width // shard.size)
+        else:
+            shared = Mlp(config.width, experts.shared_width // shard.size) if experts.shared_width else None
+            self.mlp = ExpertMlp(config.width, experts, shared, shard.rank, shard.size)
 
     def forward(self, x: Tensor, turns: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
         """Shapes: x [T, W], turns [T, 1, rotary_dim / 2] -> [T, W], or with rows [R] -> [R, W]."""

@@ -20,11 +20,15 @@ class Router(nn.Module):
     def __init__(self, width: int, experts: Experts) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts.count, width))
-        self.expert_bias = nn.Parameter(torch.empty(experts.count))
+        self.expert_bias = None if experts.is_softmax else nn.Parameter(torch.empty(experts.count))
 
     def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The scores in 0..1, and their sums with the bias. Shapes: x [T, W] -> [T, E] each."""
-        return scores_of(F.linear(pad_rows(x.float()), self.weight)[: len(x)], self.expert_bias)
+        logits = F.linear(pad_rows(x.float()), self.weight)[: len(x)]
+        if self.expert_bias is not None:
+            return scores_of(logits, self.expert_bias)
+        scores = logits.softmax(dim=-1)
+        return scores, scores
 
 
 @Fused
@@ -119,9 +123,9 @@ class RoutedExperts(nn.Module):
 
 
 class ExpertMlp(RoutedExperts):
-    """The experts of one rank, and its columns of the shared expert."""
+    """The experts of one rank, and its columns of the shared expert, if the model has one."""
 
-    def __init__(self, width: int, experts: Experts, shared: nn.Module, rank: int, ranks: int) -> None:
+    def __init__(self, width: int, experts: Experts, shared: nn.Module | None, rank: int, ranks: int) -> None:
         super().__init__(width, experts, rank, ranks)
         self.router = Router(width, experts)
         self.shared = shared
@@ -129,7 +133,7 @@ class ExpertMlp(RoutedExperts):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Shapes: x and residual [T, W] -> [T, W], to be summed over the ranks."""
         chosen, weights = choose_experts(*self.router.scores(x), self.shape, routing_dtype(x))  # [T, k] each
-        return self.mix(x, chosen, weights, self.shared(x, residual))
+        return self.mix(x, chosen, weights, residual if self.shared is None else self.shared(x, residual))
 
 
 @Fused
@@ -166,10 +170,10 @@ def _range(count: int, device: torch.device) -> Tensor:
 def choose_experts(
     scores: Tensor, biased: Tensor, shape: Experts, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """The experts of each token and their weights, whose sum is 1.
+    """The experts of each token and their weights.
 
     Source: LLaDA2. The choice is by the scores plus the bias: of the groups whose two best sum up to the most, the best
-    experts. The weights are the scores without the bias, normalized.
+    experts. The weights are the scores without the bias.
     Shapes: scores and biased [T, E], which it changes -> int64 [T, k] and `dtype` [T, k].
     """
     if others := shape.groups - shape.kept_groups:
@@ -177,6 +181,8 @@ def choose_experts(
         left_out = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(others, dim=-1, largest=False).indices
         grouped.scatter_(1, left_out.unsqueeze(-1).expand(-1, -1, grouped.shape[-1]), -torch.inf)
     chosen = biased.topk(shape.per_token, dim=-1).indices
+    if not shape.is_normalized:
+        return chosen, scores.gather(1, chosen).to(dtype)
     return chosen, shares_of(scores, chosen, dtype)
 
 

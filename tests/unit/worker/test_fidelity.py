@@ -223,10 +223,11 @@ def test_a_finished_block_is_cached_together_with_the_next_blocks_step(name: str
             assert_close(own[length:], wanted[2])
 
 
-@pytest.mark.parametrize("width", [64, 256])
-def test_a_token_has_the_same_scores_in_the_router_alone(width: int) -> None:
+@pytest.mark.parametrize("is_softmax", [False, True])
+@pytest.mark.parametrize(("width", "experts"), [(64, 16), (256, 16), (256, 128)])
+def test_a_token_has_the_same_scores_in_the_router_alone(width: int, experts: int, *, is_softmax: bool) -> None:
     torch.manual_seed(0)
-    router = Router(width, Experts(1, 16, 2, 8, 8, 4, 2, 1.0))
+    router = Router(width, Experts(1, experts, 2, 8, 8, 4, 2, 1.0, is_softmax=is_softmax))
     torch.nn.init.normal_(router.weight)
     x = torch.randn(40, width)
     alone = torch.cat([router.scores(row)[0] for row in x.unsqueeze(1)])

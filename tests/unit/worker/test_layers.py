@@ -106,10 +106,13 @@ MAX_OPERATIONS, MAX_OF_CANVASES = 30, 23  # of a layer; without attention and ca
 WIDTH = 32
 
 
-def mlp_of(rank: int, ranks: int, kept_groups: int, per_token: int = 3) -> ExpertMlp:
-    shape = Experts(0, 16, per_token, 16, 16, 4, kept_groups, 2.5)
+SHAPES = [Experts(0, 16, 3, 16, 16, 4, kept_groups, 2.5) for kept_groups in (1, 2, 4)]
+SHAPES += [Experts(0, 16, 3, 16, 0, 1, 1, 1.0, is_softmax=True, is_normalized=False)]
+
+
+def mlp_of(rank: int, ranks: int, shape: Experts) -> ExpertMlp:
     torch.manual_seed(0)
-    whole = ExpertMlp(WIDTH, shape, Mlp(WIDTH, 16), 0, 1)
+    whole = ExpertMlp(WIDTH, shape, Mlp(WIDTH, 16) if shape.shared_width else None, 0, 1)
     for parameter in whole.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     mlp = ExpertMlp(WIDTH, shape, whole.shared, rank, ranks)
@@ -122,12 +125,12 @@ def mlp_of(rank: int, ranks: int, kept_groups: int, per_token: int = 3) -> Exper
 
 @torch.inference_mode()
 @pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (0, 2), (1, 2), (3, 4)])
-@pytest.mark.parametrize("kept_groups", [1, 2, 4])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tokens", [1, 5, 40])
 def test_grouped_products_compute_the_same_as_one_after_another(
-    rank: int, ranks: int, kept_groups: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+    rank: int, ranks: int, shape: Experts, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mlp = mlp_of(rank, ranks, kept_groups)
+    mlp = mlp_of(rank, ranks, shape)
     x = torch.randn(tokens, WIDTH, dtype=torch.bfloat16)
     one_by_one = mlp(x)
     monkeypatch.setattr(experts, "has_grouped_products", lambda *_: True)
@@ -172,9 +175,10 @@ def check_operations(layer: Callable[[Tensor], Tensor], x: Tensor, most: int) ->
 
 @torch.inference_mode()
 @pytest.mark.parametrize("tokens", [32, 1024])
-def test_a_layer_of_llada2_has_few_operations(tokens: int) -> None:
-    published = json.loads((COPY / "real_configs.json").read_text())["llada2.0-mini"]["config"]
-    config = replace(parse_config(published), num_layers=2)  # one without and one with experts
+@pytest.mark.parametrize("name", ["llada2.0-mini", "sdar-30b-a3b", "llada-moe-7b-a1b"])
+def test_a_layer_with_experts_has_few_operations(name: str, tokens: int) -> None:
+    published = json.loads((COPY / "real_configs.json").read_text())[name]["config"]
+    config = replace(parse_config(published), num_layers=2)  # LLaDA2's first layer has none
     decoder = empty_decoder(config, torch.bfloat16, torch.device("meta"))
     store = KvStore(decoder.kv_shape, 2 * tokens)
     row, spans = torch.empty(tokens, dtype=torch.int64, device="meta"), torch.empty(2, dtype=torch.int32, device="meta")

@@ -27,7 +27,7 @@ from services.worker.model.model_loading import (
     open_runner,
 )
 from services.worker.model.model_runner import Runner, truncated_rows
-from services.worker.model.weights import load, save
+from services.worker.model.weights import empty_decoder, load, save
 from shared import cpu
 from shared.errors import BadInput
 from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, SETS
@@ -180,8 +180,18 @@ def test_the_published_configurations_are_read() -> None:
     assert (dream.rope_base, dream.norm_eps, dream.mask_token_id, dream.max_length) == (1e6, 1e-6, 151666, 2048)
 
 
+@pytest.mark.parametrize("name", [name for name, entry in REAL.items() if entry.get("parameters")])
+def test_a_published_configuration_has_the_published_number_of_parameters(name: str) -> None:
+    entry = REAL[name]
+    ids = {"eos_token_id": entry.get("other_special_ids", {}).get("eos", 1)}
+    decoder = empty_decoder(parse_config(ids | entry["config"]), torch.bfloat16, torch.device("meta"))
+    assert sum(parameter.numel() for parameter in decoder.parameters()) == entry["parameters"]
+
+
 @pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
-@pytest.mark.parametrize("name", ["llada-8b-instruct", "dream-7b", "sdar-4b", "llada2.0-mini"])
+@pytest.mark.parametrize(
+    "name", ["llada-8b-instruct", "dream-7b", "sdar-4b", "llada2.0-mini", "sdar-30b-a3b", "llada-moe-7b-a1b"]
+)
 def test_the_rotation_is_read_where_transformers_5_writes_it(name: str, place: str) -> None:
     raw = REAL[name]["config"]
     moved = {key: raw[key] for key in ("rope_theta", "partial_rotary_factor") if key in raw}
@@ -231,6 +241,13 @@ NESTED: list[dict[str, Any]] = [{"rope_type": "yarn", "factor": 4.0}, {"rope_typ
         ("dream-7b", {"head_dim": 1 << 22}, "28 heads of 4194304; accepted: 16777216 together"),
         ("llada2.0-mini", {"num_experts": 10**9}, "num_experts must be a whole number in 1..1024, got 1000000000"),
         ("llada2.0-mini", {"num_shared_experts": 1 << 24}, "the shared experts' width is 8589934592; accepted: up to"),
+        ("sdar-30b-a3b", {"mlp_only_layers": [0]}, r"mlp_only_layers is \[0\], only \[\] is implemented"),
+        ("sdar-30b-a3b", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2, only 1 is implemented"),
+        ("sdar-30b-a3b", {"num_experts_per_tok": 129}, "129 experts per token do not fit into 1 groups"),
+        ("llada-moe-7b-a1b", {"moe_layer_freq": [1, 0] * 8}, "only 0 for the first layers and 1 for all others is"),
+        ("llada-moe-7b-a1b", {"moe_layer_freq": 1}, "only 0 for the first layers and 1 for all others is"),
+        ("llada-moe-7b-a1b", {"shared_expert_intermediate_size": 1024}, "only models without it are implemented"),
+        ("llada-moe-7b-a1b", {"moe_router_score_function": "sigmoid"}, "only 'softmax' is implemented"),
         ("diffusiongemma-26b-a4b", {"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number in 1..512"),
         ("diffusiongemma-26b-a4b", {"canvas_length": 10**6}, "block_size must be a whole number in 1..65536"),
         ("diffusiongemma-26b-a4b", {"sliding_window": 0}, "sliding_window must be a whole number in 1"),

@@ -11,8 +11,9 @@ from services.worker.model.families.dream import DREAM
 from services.worker.model.families.family import Family, RawConfig
 from services.worker.model.families.llada import LLADA
 from services.worker.model.families.llada2 import LLADA2
-from services.worker.model.families.sdar import SDAR
-from shared.model_families import with_defaults
+from services.worker.model.families.llada_moe import LLADA_MOE
+from services.worker.model.families.sdar import SDAR, SDAR_MOE
+from shared.model_families import ARCHITECTURES, architecture_of, with_defaults
 from shared.model_files import naming, read_model_config
 
 __all__ = ["FAMILIES", "ModelConfig", "parse_config", "read_config"]
@@ -23,6 +24,8 @@ FAMILIES: dict[str, Family] = {
     "sdar": SDAR,
     "llada2": LLADA2,
     "diffusion_gemma": DIFFUSION_GEMMA,
+    "sdar_moe": SDAR_MOE,
+    "llada_moe": LLADA_MOE,
 }
 
 QUANTIZED = ("quantization_config", "quantization", "compression_config")  # the keys of transformers, MLX, and others
@@ -42,10 +45,10 @@ def read_config(directory: Path) -> ModelConfig:
 def parse_config(raw: RawConfig) -> ModelConfig:
     """The ModelConfig of the published keys. Raises: ValueError where `read_config` refuses; KeyError for a missing
     key."""
-    config = with_defaults(raw)
+    config, architecture = with_defaults(raw), architecture_of(raw)
     if quantized := next(filter(config.get, QUANTIZED), None):
         raise ValueError(f"{quantized}: quantized checkpoints are not supported, only bfloat16 and float32 ones")
-    family = next(each for each in FAMILIES.values() if each.architecture in config["architectures"])
+    family = next(each for each in FAMILIES.values() if ARCHITECTURES[each.architecture] is architecture)
     given = {**config.get("generation", {}), **config}
     for key, value in family.required.items():
         if given.get(key, value) != value:

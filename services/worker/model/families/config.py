@@ -18,10 +18,12 @@ class Experts:
     count: int
     per_token: int
     width: int  # of an expert's MLP
-    shared_width: int  # of the MLP that every token uses
+    shared_width: int  # of the MLP that every token uses; 0: none
     groups: int
     kept_groups: int
-    scale: float  # of the experts' weights, whose sum is 1 before
+    scale: float  # of the experts' weights
+    is_softmax: bool = False  # the scores are the router's softmax; else its sigmoids, with a bias for the choice
+    is_normalized: bool = True  # the weights' sum is 1 before they are scaled; else they are the scores
 
     def __post_init__(self) -> None:
         if self.shared_width > MAX_SIZE:

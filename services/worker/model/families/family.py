@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.worker.model.families.config import MAX_LAYERS, ModelConfig
+from services.worker.model.families.config import MAX_EXPERTS, MAX_LAYERS, Experts, ModelConfig
 from shared.model_families import max_length_of, vocab_size_of, whole
 
 RawConfig = Mapping[str, Any]
@@ -38,6 +38,12 @@ QWEN_LAYER_NAMES = {
     "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "mlp.down": ("mlp.down_proj",),
 }
+QWEN_NORM_NAMES = {"q_norm": ("self_attn.q_norm",), "k_norm": ("self_attn.k_norm",)}
+QWEN_EXPERT_NAMES = {
+    "mlp.router": ("mlp.gate",),
+    "mlp.experts.gate_up": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),
+    "mlp.experts.down": ("mlp.experts.{}.down_proj",),
+}
 
 
 def qwen_fields(raw: RawConfig, rotated: float = 1.0) -> dict[str, Any]:
@@ -67,6 +73,23 @@ def qwen_fields(raw: RawConfig, rotated: float = 1.0) -> dict[str, Any]:
         "eos_token_id": whole(raw, "eos_token_id", least=0),
         "tied_head": bool(raw.get("tie_word_embeddings", False)),
     }
+
+
+def softmax_experts(raw: RawConfig, num_dense_layers: int = 0, *, is_normalized: bool) -> Experts:
+    """Experts that the softmax of the router chooses, under the keys of Qwen's configurations. Raises: as
+    `Family.parse`."""
+    return Experts(
+        num_dense_layers=num_dense_layers,
+        count=whole(raw, "num_experts", most=MAX_EXPERTS),
+        per_token=whole(raw, "num_experts_per_tok"),
+        width=whole(raw, "moe_intermediate_size"),
+        shared_width=0,
+        groups=1,
+        kept_groups=1,
+        scale=1,
+        is_softmax=True,
+        is_normalized=is_normalized,
+    )
 
 
 def real(config: Mapping[str, Any], key: str, *, may_be_0: bool = False) -> float:

@@ -4,7 +4,7 @@ Source: the modelling files of inclusionAI's checkpoints.
 """
 
 from services.worker.model.families.config import MAX_EXPERTS, Experts, ModelConfig
-from services.worker.model.families.family import Family, RawConfig, qwen_fields, real
+from services.worker.model.families.family import QWEN_EXPERT_NAMES, Family, RawConfig, qwen_fields, real
 from shared.model_families import architecture_of, block_length_of, whole
 
 
@@ -54,9 +54,7 @@ LLADA2 = Family(
         "mlp_norm": ("post_attention_layernorm",),
         "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
         "mlp.down": ("mlp.down_proj",),
-        "mlp.router": ("mlp.gate",),
-        "mlp.experts.gate_up": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),
-        "mlp.experts.down": ("mlp.experts.{}.down_proj",),
+        **QWEN_EXPERT_NAMES,
         "mlp.shared.gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
         "mlp.shared.down": ("mlp.shared_experts.down_proj",),
     },
