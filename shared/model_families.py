@@ -18,7 +18,7 @@ class Architecture:
     decoding."""
 
     defaults: Mapping[str, int] = field(default_factory=dict)
-    is_block_causal: bool = False  # its files, or `defaults`, have a `block_size`
+    is_block_causal: bool | None = False  # its files, or `defaults`, have a `block_size`; None: if its files have one
     can_edit: bool = False  # whether its decoding may change tokens of the block
     max_length: int | None = None  # as its model card states, where its files have a larger one
     text_key: str = ""  # where its files keep the keys of the language model, if apart
@@ -54,6 +54,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "LLaDAMoEModelLM": LLADA_MOE,
     "LLaDAMoEModel": LLADA_MOE,
+    "A2DQwen3LMHeadModel": Architecture({"mask_token_id": 151669}, is_block_causal=None),
+    "A2DQwen2LMHeadModel": Architecture({"mask_token_id": 151665}, is_block_causal=None),
 }
 
 
@@ -93,6 +95,8 @@ def refuse_by_name(config: Mapping[str, Any], name: str) -> None:
             f"the name {name} has blocks of {blocks[1]}, and the file has no block_size, which means {usual}: "
             f'add "block_size": {blocks[1]}'
         )
+    if architecture.is_block_causal is None and "bd3lm" in name.lower() and not config.get("block_size"):
+        raise ValueError(f'the name {name} is of a model with blocks, and the file has none: add "block_size": 32')
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +111,8 @@ def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
 def block_length_of(config: Mapping[str, Any]) -> int:
     """The usual block length of a block-causal checkpoint; 0 for others. `config` has its defaults. Raises: ValueError
     if it is below 1 or above the maximum length."""
-    if not architecture_of(config).is_block_causal:
+    is_block_causal = architecture_of(config).is_block_causal
+    if not ("block_size" in config if is_block_causal is None else is_block_causal):
         return 0
     return whole(config, "block_size", most=max_length_of(config))
 

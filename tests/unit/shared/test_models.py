@@ -32,6 +32,7 @@ LLADA2 = REAL["llada2.0-mini"]["config"]
 DIFFU_CODER = DREAM | {"use_cache": False, "transformers_version": "4.51.3"}
 DREAM_CODER = DREAM | {"bos_token_id": 151665, "max_position_embeddings": 32768, "use_mrope": None}
 SDAR_SIBLING = SDAR | {"block_size": None, "mask_token_id": None}
+A2D = SDAR_SIBLING | {"architectures": ["A2DQwen3LMHeadModel"]}
 SDAR_MOE, LLADA_MOE = (REAL[name]["config"] for name in ("sdar-30b-a3b", "llada-moe-7b-a1b"))
 RELATIVES = (  # their layers or their decoding differ from those of the families
     "Fast_dLLM_QwenForCausalLM",
@@ -80,6 +81,13 @@ def test_another_one_is_refused_by_name(config: dict[str, object], named: str, t
         ("LLaDA2.0-mini-CAP", LLADA2, ("llada2", 32, 156895, 16384)),
         ("SDAR-30B-A3B-Chat", SDAR_MOE, ("sdar_moe", 4, 151669, 32768)),
         ("SDAR-30B-A3B-Chat-b32", SDAR_MOE | {"block_size": 32}, ("sdar_moe", 32, 151669, 32768)),
+        ("Qwen3-0.6B-diffusion-mdlm-v0.1", A2D, ("a2d_qwen3", 0, 151669, 32768)),
+        ("Qwen3-0.6B-diffusion-bd3lm-v0.1", A2D | {"block_size": 32}, ("a2d_qwen3", 32, 151669, 32768)),
+        (
+            "Qwen2.5-Coder-0.5B-Instruct-diffusion-mdlm-v0.1",
+            A2D | {"architectures": ["A2DQwen2LMHeadModel"], "attention_bias": True},
+            ("a2d_qwen2", 0, 151665, 32768),
+        ),
         ("LLaDA-MoE-7B-A1B-Instruct", LLADA_MOE, ("llada_moe", 0, 156895, 8192)),
         ("LLaDA-MoE-7B-A1B-Base", LLADA_MOE | {"architectures": ["LLaDAMoEModel"]}, ("llada_moe", 0, 156895, 8192)),
     ],
@@ -102,6 +110,7 @@ def test_a_relative_with_the_same_layers_is_served_as_its_family(
             ("SDAR-4B", SDAR_SIBLING | {"block_size": size}, "block_size must be a whole number in 1")
             for size in (0, -4)
         ),
+        ("Qwen3-0.6B-diffusion-bd3lm-v0.1", A2D, 'add "block_size": 32'),
         ("LLaDA2.2-flash", LLADA2, "LLaDA2.2 inserts and deletes tokens"),
         ("DreamOn-v0-7B", DREAM_CODER, "DreamOn inserts and deletes tokens"),
     ],

@@ -5,6 +5,7 @@ Every shape, id, epsilon and rope base is read from the file; settings that the 
 
 from pathlib import Path
 
+from services.worker.model.families.a2d import A2D_QWEN2, A2D_QWEN3
 from services.worker.model.families.config import ModelConfig
 from services.worker.model.families.diffusion_gemma import DIFFUSION_GEMMA
 from services.worker.model.families.dream import DREAM
@@ -26,6 +27,8 @@ FAMILIES: dict[str, Family] = {
     "diffusion_gemma": DIFFUSION_GEMMA,
     "sdar_moe": SDAR_MOE,
     "llada_moe": LLADA_MOE,
+    "a2d_qwen3": A2D_QWEN3,
+    "a2d_qwen2": A2D_QWEN2,
 }
 
 QUANTIZED = ("quantization_config", "quantization", "compression_config")  # the keys of transformers, MLX, and others
