@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from rich.live import Live
 
 from dilaserve.outputs import open_console
 from dilaserve.stack.data_dir import find_addresses
-from dilaserve.stack.observer import open_observer
+from dilaserve.stack.observer import cluster_reports
 from dilaserve.stack.probes import check_url
 from dilaserve.stack.report import render
 from shared.bus.users import BusUser
@@ -53,15 +54,18 @@ def status(
 
 async def _show(url: str, certificate: str, nats_url: str, nats_ca: str, cell: str, *, watch: bool, json: bool) -> None:
     """Show the state once, or with `watch` a live view, updated with each message of the scheduler, until Ctrl-C."""
-    async with open_observer(url, nats_url, cell, certificate, nats_ca) as observer:
+    async with aclosing(cluster_reports(url, nats_url, cell, certificate, nats_ca)) as reports:
         if not watch:
-            report = await observer.report()
+            report = await anext(reports)
             if json:
                 typer.echo(msgspec.json.encode(report))
             else:
                 open_console().print(render(report))
             return
-        stop = stop_on_signal()
-        with Live(auto_refresh=False) as live:
-            while (latest := await run_until_stopped(stop, observer.report())) is not None:
-                live.update(render(latest), refresh=True)
+
+        async def watch_reports() -> None:
+            with Live(auto_refresh=False) as live:
+                async for latest in reports:
+                    live.update(render(latest), refresh=True)
+
+        await run_until_stopped(stop_on_signal(), watch_reports())

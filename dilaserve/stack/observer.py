@@ -1,14 +1,12 @@
 """Observes a running cluster: gateway readiness, instances, scheduler statistics."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import nats.errors
-from nats.aio.subscription import Subscription
 from nats.js.errors import KeyNotFoundError
 
 from dilaserve.stack.probes import check_answers, nats_answers, not_ready_reason
@@ -32,45 +30,35 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerStats | None  # None: no scheduler leads
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterObserver:
-    """Reports a cluster's state repeatedly, over one connection."""
-
-    _bus: Bus
-    _url: str
-    _certificate: str  # as `not_ready_reason`
-    _published: Subscription  # the scheduler's statistics
-
-    async def report(self) -> ClusterReport:
-        """The cluster's state, with the scheduler's next statistics."""
-        while self._published.pending_msgs:  # since the last report: the scheduler may have ended meanwhile
-            await self._published.next_msg()
-        stats = None
-        with suppress(TimeoutError):
-            stats = try_decode(await self._published.next_msg(ANSWER_TIMEOUT_S), SchedulerStats)
-        reason, instances = await not_ready_reason(self._url, self._certificate), await self._instances()
-        return ClusterReport(url=self._url, ready=reason is None, reason=reason, instances=instances, scheduler=stats)
-
-    async def _instances(self) -> list[Instance]:
-        """The registered instances, by id; none while the bus is unavailable."""
-        found = []
-        with suppress(nats.errors.Error, TimeoutError):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                bucket = await self._bus.js.key_value(self._bus.subjects.instances_bucket)
-                for key in sorted(await bucket.keys()):
-                    with suppress(KeyNotFoundError):  # deregistered meanwhile
-                        found.append(decode((await bucket.get(key)).value or b"", Instance))
-        return found
-
-
-@asynccontextmanager
-async def open_observer(
+async def cluster_reports(
     url: str, nats_url: str, cell: str, certificate: str = "", nats_ca: str = ""
-) -> AsyncIterator[ClusterObserver]:
-    """`certificate`: as `not_ready_reason`; `nats_ca`: as `bus_client`. Raises: as `open_bus`."""
+) -> AsyncGenerator[ClusterReport]:
+    """Yields: the cluster's state, again and again over one connection, each with the scheduler's next statistics.
+
+    `certificate`: as `not_ready_reason`; `nats_ca`: as `bus_client`. Raises: as `open_bus`.
+    """
     async with open_bus(nats_url, nats_ca, cell, "status") as bus:
         published = await bus.nc.subscribe(bus.subjects.stats("scheduler"))
-        yield ClusterObserver(bus, url, certificate, published)
+        while True:
+            while published.pending_msgs:  # since the last report: the scheduler may have ended meanwhile
+                await published.next_msg()
+            stats = None
+            with suppress(TimeoutError):
+                stats = try_decode(await published.next_msg(ANSWER_TIMEOUT_S), SchedulerStats)
+            reason, instances = await not_ready_reason(url, certificate), await _instances(bus)
+            yield ClusterReport(url=url, ready=reason is None, reason=reason, instances=instances, scheduler=stats)
+
+
+async def _instances(bus: Bus) -> list[Instance]:
+    """The registered instances, by id; none while the bus is unavailable."""
+    found = []
+    with suppress(nats.errors.Error, TimeoutError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            bucket = await bus.js.key_value(bus.subjects.instances_bucket)
+            for key in sorted(await bucket.keys()):
+                with suppress(KeyNotFoundError):  # deregistered meanwhile
+                    found.append(decode((await bucket.get(key)).value or b"", Instance))
+    return found
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ import typer
 from dilaserve.cli import build_app, run
 from dilaserve.stack import observer as stack_observer
 from dilaserve.stack import probes
-from dilaserve.stack.observer import open_observer
+from dilaserve.stack.observer import cluster_reports
 from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import free_ports
 from shared.bus.client import Bus
@@ -208,9 +208,10 @@ async def test_the_observer_reports_while_the_bus_is_unavailable(
 ) -> None:
     monkeypatch.setattr(stack_observer, "ANSWER_TIMEOUT_S", 0.2)
     with started_server(tmp_path) as server:
-        async with open_observer("http://127.0.0.1:1", server.url, "down") as observer:
+        async with contextlib.aclosing(cluster_reports("http://127.0.0.1:1", server.url, "down")) as reports:
+            await anext(reports)
             server.stop()
-            report = await observer.report()
+            report = await anext(reports)
     assert (report.ready, report.scheduler, report.instances) == (False, None, [])
 
 
