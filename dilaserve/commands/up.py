@@ -49,7 +49,7 @@ def up(options: UpOptions) -> None:
         redirect_stderr(BrokenPipeSafeStream(sys.stderr)),
     ):
         check_free(options.host, options.port)
-        for metrics in stack.metrics_ports:
+        for metrics in stack.metrics_ports.values():
             check_free(settings.metrics_host, metrics, "--metrics-port")
         lines = "".join(f"  {line}\n" for line in summary(stack, given, config))
         on_start, on_ready = partial(typer.echo, lines, nl=False), partial(_print_ready, stack)
@@ -71,9 +71,9 @@ def _print_ready(stack: Stack, addresses: Addresses) -> None:
     )
     if stack.auth:
         console.print(f"  API keys:       {program} keys create NAME --data-dir {data_dir}", markup=False)
-    if stack.metrics_ports:
-        ports = f"{stack.metrics_ports[0]} to {stack.metrics_ports[-1]}"
-        console.print(f"  Metrics:        {addresses.url}/metrics, and on ports {ports}", markup=False)
+    if ports := list(stack.metrics_ports.values()):
+        where = f"{addresses.url}/metrics, and on ports {ports[0]} to {ports[-1]}"
+        console.print(f"  Metrics:        {where}", markup=False)
     console.print(
         f"  Console:        {addresses.url}/\n"
         f"  OpenAI clients: base_url={addresses.url}/v1, {'the' if stack.auth else 'any'} api_key\n"

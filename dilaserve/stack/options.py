@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 
 from dilaserve.stack.up_options import DEMO_MODEL, UpOptions
@@ -22,7 +22,6 @@ from shared.urls import is_loopback
 NODE = "local"  # node name of this machine
 TP_DEGREES = (1, 2, 4)  # TP degrees that the worker supports
 NATS_NODES = (1, 3, 5)  # accepted numbers of embedded NATS servers
-METRICS_ORDER = ("scheduler", "predictor", "reconfigurator", "worker")  # services on consecutive ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +43,23 @@ class Stack:
         return share_cores(num_cores(), self.slots if self.reconfigures else sum(self.instances))
 
     @property
-    def metrics_ports(self) -> range:
-        """One port per service of METRICS_ORDER, but one per slot for workers: a worker uses that of its first slot.
-        Then those of `gateway_metrics_ports`; the last one is the second scheduler's."""
-        first = self.options.first_metrics_port
-        own = self.options.gateways if self.options.gateways > 1 else 0
-        return range(first, first + len(METRICS_ORDER) - 1 + self.slots + own + self.options.standby if first else 0)
+    def gateways(self) -> list[str]:
+        """The name of each gateway's program."""
+        return ["gateway", *(f"gateway-{number}" for number in range(2, self.options.gateways + 1))]
 
     @property
-    def gateway_metrics_ports(self) -> Sequence[int]:
-        """One per gateway; 0 for none: without metrics, and for one gateway, which has the port of the API alone."""
-        first, count = len(METRICS_ORDER) - 1 + self.slots, self.options.gateways
-        return self.metrics_ports[first : first + count] if self.metrics_ports and count > 1 else (0,) * count
+    def schedulers(self) -> list[str]:
+        """The name of each scheduler's program."""
+        return ["scheduler", "scheduler-2"] if self.options.standby else ["scheduler"]
+
+    @property
+    def metrics_ports(self) -> dict[str, int]:
+        """A port for each program and each slot, consecutive; a worker uses that of its first slot, `slot-0` for
+        example. None for one gateway, which has the port of the API alone; without --metrics-port there are none."""
+        first, slots = self.options.first_metrics_port, [f"slot-{slot}" for slot in range(self.slots)]
+        own = self.gateways if self.options.gateways > 1 else []
+        names = [self.schedulers[0], "predictor", "reconfigurator", *slots, *own, *self.schedulers[1:]]
+        return dict(zip(names, count(first), strict=False)) if first else {}
 
     @property
     def specs(self) -> list[InstanceSpec]:
@@ -157,14 +161,14 @@ def choose_producers(text: str, nats_url: str | None) -> tuple[str, ...]:
     return producers
 
 
-def check_nats_nodes(count: int, nats_url: str | None) -> None:
+def check_nats_nodes(number: int, nats_url: str | None) -> None:
     """Raises: BadInput for a number of servers of which a majority is no smaller if one fails, or without the embedded
     ones."""
-    if count not in NATS_NODES:
-        raise BadInput(f"--nats-nodes {count}: accepted: {', '.join(map(str, NATS_NODES))}")
-    if count > 1 and nats_url:
+    if number not in NATS_NODES:
+        raise BadInput(f"--nats-nodes {number}: accepted: {', '.join(map(str, NATS_NODES))}")
+    if number > 1 and nats_url:
         raise BadInput(
-            f"--nats-nodes {count}: not with --nats-url; name each server of your cluster there, with commas"
+            f"--nats-nodes {number}: not with --nats-url; name each server of your cluster there, with commas"
         )
 
 

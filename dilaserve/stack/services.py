@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dilaserve.stack.nats import store_dir
-from dilaserve.stack.options import METRICS_ORDER, NODE, TP_DEGREES, Stack
+from dilaserve.stack.options import NODE, TP_DEGREES, Stack
 from dilaserve.stack.process import Program
 from services.gateway.settings import GatewaySettings
 from services.predictor.settings import PredictorSettings
@@ -50,14 +50,6 @@ def predictor_directory(stack: Stack) -> Path:
     return predictor_card.predictor_directory(str(named), stack.model)
 
 
-def scheduler_program(stack: Stack, nats_urls: NatsUrls, *, standby: bool = False) -> Program:
-    name, port = "scheduler", _metrics_port(stack, "scheduler")
-    if standby:
-        name, port = "scheduler-2", stack.metrics_ports[-1] if stack.metrics_ports else 0
-    replicas = None if stack.options.nats_url else stack.options.nats_nodes
-    return _program(BusUser.SCHEDULER, stack, nats_urls, name, metrics_port=port, stream_replicas=replicas)
-
-
 def gateway_programs(
     stack: Stack, nats_urls: NatsUrls, database_url: str, listener: socket.socket | None
 ) -> list[Program]:
@@ -67,21 +59,20 @@ def gateway_programs(
     own: dict[str, Any] = {"database_url": database_url, "listener_fd": descriptors[0] if descriptors else None}
     if not options.nats_url:
         own["bus_store_dir"] = str(store_dir(options.data_dir, options.nats_nodes))
-    names = ["gateway", *(f"gateway-{number}" for number in range(2, options.gateways + 1))]
     return [
-        replace(_program(BusUser.GATEWAY, stack, nats_urls, name, metrics_port=port, **own), descriptors=descriptors)
-        for name, port in zip(names, stack.gateway_metrics_ports, strict=True)
+        replace(_program(BusUser.GATEWAY, stack, nats_urls, name, **own), descriptors=descriptors)
+        for name in stack.gateways
     ]
 
 
 def serving_programs(stack: Stack, config: CellConfig, nats_urls: NatsUrls) -> list[Program]:
     """One or two schedulers, one worker per instance, and the step predictor if the cell has one."""
-    programs = [scheduler_program(stack, nats_urls)]
-    if stack.options.standby:
-        programs.append(scheduler_program(stack, nats_urls, standby=True))
+    replicas = None if stack.options.nats_url else stack.options.nats_nodes
+    programs = [
+        _program(BusUser.SCHEDULER, stack, nats_urls, name, stream_replicas=replicas) for name in stack.schedulers
+    ]
     if config.predictor:
-        port = _metrics_port(stack, "predictor")
-        programs.append(_program(BusUser.PREDICTOR, stack, nats_urls, metrics_port=port))
+        programs.append(_program(BusUser.PREDICTOR, stack, nats_urls))
     return [*programs, *(worker_program(stack, nats_urls, spec) for spec in stack.specs)]
 
 
@@ -97,12 +88,12 @@ def worker_program(stack: Stack, nats_urls: NatsUrls, spec: InstanceSpec) -> Pro
         gpus=spec.gpus,
         tp=spec.tp,
         threads=os.environ.get("DILASERVE_THREADS", stack.threads_per_slot),
-        metrics_port=_metrics_port(stack, "worker", spec.gpus[0]),
+        metrics_port=stack.metrics_ports.get(f"slot-{spec.gpus[0]}", 0),
     )
 
 
 def reconfigurator_program(stack: Stack, nats_urls: NatsUrls, database_url: str) -> Program:
-    own: dict[str, Any] = {"database_url": database_url, "metrics_port": _metrics_port(stack, "reconfigurator")}
+    own: dict[str, Any] = {"database_url": database_url}
     known = read_profile(stack.options.profile).tp_degrees if stack.options.profile else TP_DEGREES
     own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots and tp in known]  # workers refuse others
     if stack.reconfigures:
@@ -112,14 +103,10 @@ def reconfigurator_program(stack: Stack, nats_urls: NatsUrls, database_url: str)
 
 def _program(service: BusUser, stack: Stack, nats_urls: NatsUrls, name: str | None = None, **own: Any) -> Program:
     """The program of a service, with the options that are settings of it, and with its `own` settings."""
-    settings = option_settings(service, stack) | {"nats_url": nats_urls[service]} | own
+    # 0 without --metrics-port, in place of DILASERVE_METRICS_PORT, which all would share
+    ours = {"nats_url": nats_urls[service], "metrics_port": stack.metrics_ports.get(name or service, 0), **own}
     return Program(
         name=name or service,
         command=(sys.executable, "-m", f"services.{service}"),
-        environ={**to_environ(settings), "PYTHONUNBUFFERED": "1"},
+        environ={**to_environ(option_settings(service, stack) | ours), "PYTHONUNBUFFERED": "1"},
     )
-
-
-def _metrics_port(stack: Stack, service: str, slot: int = 0) -> int:
-    """The port of a service; 0 without --metrics-port, in place of DILASERVE_METRICS_PORT, which all would share."""
-    return stack.metrics_ports[METRICS_ORDER.index(service) + slot] if stack.metrics_ports else 0

@@ -13,7 +13,6 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
-from dilaserve.stack.options import METRICS_ORDER
 from dilaserve.stack.ports import LOOPBACK, check_free, free_ports
 from dilaserve.stack.up_options import DEMO_MODEL
 from shared.errors import BadInput
@@ -26,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
+NUM_PORTS = 4  # of scheduler, predictor, reconfigurator and one worker
 
 Scraped = dict[str, float]
 """Samples by name, summed over their labels."""
@@ -44,13 +44,13 @@ class Served:
 def served() -> Iterator[Served]:
     with collecting() as collector, new_data_dir() as data_dir, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DILASERVE_OTLP_ENDPOINT", collector.url)
-        first = consecutive_free_ports(len(METRICS_ORDER))
+        first = consecutive_free_ports(NUM_PORTS)
         with running_stack(DEMO_MODEL, data_dir, "--instances", "1x1", "--slots", 1, "--metrics-port", first) as stack:
             body = {"model": "demo", "prompt": "Tom has 5 apples and buys 7 more.", "max_tokens": 256, "slo_ms": 60_000}
             headers = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
             reply = httpx.post(f"{stack.url}/v1/completions", json=body, headers=headers, timeout=60)
             assert reply.status_code == 200, reply.text
-            urls = [stack.url, *(f"http://127.0.0.1:{port}" for port in range(first, first + len(METRICS_ORDER)))]
+            urls = [stack.url, *(f"http://127.0.0.1:{port}" for port in range(first, first + NUM_PORTS))]
             metrics = scrape_until(urls, "dilaserve_scheduler_requests_total", "dilaserve_reconfigurator_rows_total")
             assert stack.stop() == 0  # sends the remaining spans
         yield Served(reply.json(), collector.trace(TRACE_ID), metrics)
