@@ -6,13 +6,10 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from shared.arrays import Int32
 from shared.errors import BadInput
-from shared.patterns.byte_automaton import BYTES, PatternAutomaton, useful
-from shared.patterns.compile_budget import current_budget
-from shared.patterns.parts import Compiled, FormPart, JoinedParts, Literal, either
+from shared.patterns.byte_automaton import merged
+from shared.patterns.part_automaton import automaton_of
+from shared.patterns.parts import NOTHING, Characters, Compiled, FormPart, JoinedParts, Literal, RepeatedPart, either
 from shared.patterns.regex import read_regex
 from shared.patterns.schema_keywords import NoValue
 
@@ -23,10 +20,6 @@ BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum
 MAX_MULTIPLES = 1_000
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
 ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
-
-# The characters that may follow the beginning of a number: how many at most, and the lowest and the highest number that
-# they may write, in units of the last decimal. Decimals that are left out count as 0
-Rest = tuple[int, int, int]
 
 
 def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None:
@@ -102,41 +95,27 @@ def _between(first: int, last: int, decimals: int) -> FormPart:
 
 @lru_cache(256)
 def _without_sign(first: int, last: int, decimals: int) -> FormPart:
-    """The numbers from `first` to `last`, both at least 0, in units of the last decimal.
-
-    A state of the automaton is the set of what may follow: one `Rest` for each number of digits before the point.
-    """
-    point = decimals + 1  # characters that may follow the whole part
-    start = []
-    for digits in range(1, DIGITS + 1):
-        low, high = 10 ** (digits + decimals - 1) if digits > 1 else 0, 10 ** (digits + decimals) - 1
-        start.append((point + digits, max(low, first), min(high, last)))
-    states = [tuple(rest for rest in start if rest[1] <= rest[2])]
-    numbers, next_state = {states[0]: 0}, list[Int32]()
-    for state in states:  # to which the loop appends
-        row = np.full(BYTES, -1, np.int32)
-        for character in "0123456789.":
-            after = tuple(rest for each in state if (rest := _after(each, character, point)) is not None)
-            if after not in numbers:
-                numbers[after] = len(states)
-                states.append(after)
-            row[ord(character)] = numbers[after]
-        next_state.append(row)
-        current_budget().spend(6)
-    # A number ends with its last digit, not with the point; the decimals left out, 0, must be within the bounds
-    may_end = [any(decimals != left <= point and not low for left, low, _ in state) for state in states]
-    found = useful(PatternAutomaton.plain(np.array(next_state), np.array(may_end)))
-    assert found is not None, "each of the numbers is a text"
-    return Compiled(found)
+    """The numbers from `first` to `last`, both at least 0, in units of the last decimal."""
+    ways = []
+    for width in range(decimals + 1, decimals + DIGITS + 1):
+        low, high = max(first, 10 ** (width - 1) if width > decimals + 1 else 0), min(last, 10**width - 1)
+        if low <= high:
+            ways.append(_rest(f"{low:0{width}}", f"{high:0{width}}", decimals))
+    return Compiled(merged(automaton_of(either(ways))))
 
 
-def _after(rest: Rest, character: str, point: int) -> Rest | None:
-    """The rest after its first character; None if it does not begin so."""
-    left, low, high = rest
-    if not left or (left == point) != (character == "."):
-        return None
-    if character == ".":
-        return left - 1, low, high
-    size = 10 ** (left - 1 - (left > point))  # of the numbers, as many begin with each digit
-    low, high = max(low - int(character) * size, 0), min(high - int(character) * size, size - 1)
-    return (left - 1, low, high) if low <= high else None
+def _rest(low: str, high: str, decimals: int) -> FormPart:
+    """The rest of a number: digits from `low` to `high`, of which the last `decimals` follow the point. Decimals that
+    are left out count as 0."""
+    if not low:
+        return NOTHING
+    ways: dict[tuple[str, str], list[str]] = {}  # by the bounds of the other digits, the first ones: neighbours
+    for digit in map(str, range(int(low[0]), int(high[0]) + 1)):
+        bounds = (low if digit == low[0] else "0" * len(low))[1:], (high if digit == high[0] else "9" * len(low))[1:]
+        ways.setdefault(bounds, []).append(digit)
+    parts = [
+        JoinedParts((Characters(((ord(digits[0]), ord(digits[-1])),)), _rest(*bounds, decimals)))
+        for bounds, digits in ways.items()
+    ]
+    found = either(parts) if len(low) != decimals else JoinedParts((Literal("."), either(parts)))
+    return RepeatedPart(found, 0, 1) if len(low) <= decimals and not low.strip("0") else found
