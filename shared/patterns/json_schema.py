@@ -31,10 +31,9 @@ from shared.patterns.parts import Alternatives, FormPart, JoinedParts, Literal, 
 from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, as_key, assertions_of, limits
 from shared.patterns.schema_merging import TYPES, Schema, apart, is_of, merged, without_impossible_ways
 from shared.patterns.schema_narrowing import in_own_scope, narrowed
-from shared.patterns.schema_objects import Depths, ObjectConverter
+from shared.patterns.schema_objects import MAX_DEPTH, Depths, ObjectConverter
 from shared.patterns.schema_references import References
 
-MAX_DEPTH = 3  # of a reference within itself
 MAX_PARTS = 5_000
 SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {
     "string": string,
@@ -72,9 +71,7 @@ class _Converter(ObjectConverter):
 
     def __init__(self, left_out: list[str]) -> None:
         super().__init__(left_out)
-        self._references = References(True)  # of the schema that is converted
         self._parts = 0  # converted so far
-        self._is_cut = False  # whether a reference has more levels than MAX_DEPTH
 
     def whole(self, schema: Any, field: str) -> FormPart:
         """The texts of a schema. Raises: BadInput, also if there are none."""
@@ -119,9 +116,7 @@ class _Converter(ObjectConverter):
             return self._constants(schema, field, depths)
         if not schema:
             return any_value(ANY_DEPTH)
-        return any_of(
-            self._written([partial(self._of_type, kind, schema, field, depths) for kind in _types(schema, field)])
-        )
+        return self._written(*(partial(self._of_type, kind, schema, field, depths) for kind in _types(schema, field)))
 
     def _constants(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         """Those values of `enum` that also match the type and the keywords about values of their type, without
@@ -140,22 +135,6 @@ class _Converter(ObjectConverter):
         part = self.convert(schema, field, depths)
         automaton = automaton_of(part) if part is not None else None
         return lambda value: automaton is not None and automaton.accepts(json.dumps(value, ensure_ascii=False))
-
-    def _written(self, ways: Sequence[Callable[[], FormPart | None]]) -> list[FormPart | None]:
-        """The ways that can be written; the first error if none can."""
-        found: list[FormPart | None] = []
-        errors = []
-        for way in ways:
-            try:
-                found.append(way())
-            except TooLarge:
-                raise
-            except BadInput as error:
-                errors.append(error)
-        if errors and all(part is None for part in found):
-            raise errors[0]
-        self._leave_out(errors)
-        return found
 
     def _of_type(self, kind: str, schema: Schema, field: str, depths: Mapping[str, int]) -> FormPart | None:
         if kind in {"object", "array"}:
@@ -186,10 +165,8 @@ class _Converter(ObjectConverter):
                     siblings = without_impossible_ways(siblings, field, self._references.find)
             return self.convert(siblings, field, depths)
         wholes = [(merged(siblings, plain, field, self._matches), deeper) for plain, deeper in plains]
-        return any_of(
-            self._written(
-                [partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes)]
-            )
+        return self._written(
+            *(partial(self.convert, whole, f"{field}.{name}[{at}]", own) for at, (whole, own) in enumerate(wholes))
         )
 
     def _kept_apart(self, parts: Sequence[Any], siblings: Schema, field: str, depths: Depths) -> list[Any]:
@@ -197,19 +174,6 @@ class _Converter(ObjectConverter):
         wholes = [{"allOf": [siblings, self._plain(part, field, depths)[0]]} for part in parts]
         ways = zip(parts, apart(wholes, field, self._references.find), strict=True)
         return [part if own is True else {"allOf": [part, own]} for part, own in ways]
-
-    def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
-        """A part without a reference, and the levels within it. A part that is too deep is false."""
-        while isinstance(part, Mapping) and "$ref" in part:
-            part = assertions_of(part, field)
-            target, depth = self._references.find(part["$ref"], field), depths.get(part["$ref"], 0)
-            if depth == MAX_DEPTH:
-                self._is_cut = True
-                return False, depths
-            depths = {**depths, part["$ref"]: depth + 1}
-            del part["$ref"]
-            part = merged(in_own_scope(target, field), part, field, self._matches) if part else target
-        return part, depths
 
     def _array(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
         least, most = limits(schema, "Items", field)

@@ -2,7 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -12,10 +13,13 @@ from shared.patterns.compile_budget import TooLarge
 from shared.patterns.json_containers import COLON, KEY, Member, member, object_of, object_with
 from shared.patterns.json_strings import QUOTE, searched
 from shared.patterns.part_automaton import automaton_of
-from shared.patterns.parts import Compiled, FormPart, JoinedParts, Literal, either
-from shared.patterns.schema_keywords import NoValue, limits
+from shared.patterns.parts import Compiled, FormPart, JoinedParts, Literal, any_of, either
+from shared.patterns.schema_keywords import NoValue, assertions_of, limits
 from shared.patterns.schema_merging import Schema, merged
+from shared.patterns.schema_narrowing import in_own_scope
+from shared.patterns.schema_references import References
 
+MAX_DEPTH = 3  # of a reference within itself
 MAX_PATTERNS = 100  # that a schema has or needs
 MAX_TRIED = 20_000  # beginnings of keys
 MAX_FURTHER = 50  # properties that are required by their number alone
@@ -24,9 +28,11 @@ Depths = Mapping[str, int]  # of each reference around a part, its levels
 
 
 class ObjectConverter(ABC):
-    """Converts the schemas of objects. None is a part without instances."""
+    """Converts the schemas of objects, and follows references. None is a part without instances."""
 
     def __init__(self, left_out: list[str]) -> None:
+        self._references = References(True)  # of the schema that is converted
+        self._is_cut = False  # whether a reference has more levels than MAX_DEPTH
         self._patterns: set[str] = set()
         self._left_out = left_out
         self._without_value = ""  # the first required property without a possible value
@@ -35,18 +41,40 @@ class ObjectConverter(ABC):
     def convert(self, schema: Any, field: str, depths: Depths) -> FormPart | None:
         """`depths`: the levels of each reference around this part."""
 
-    @abstractmethod
     def _plain(self, part: Any, field: str, depths: Depths) -> tuple[Any, Depths]:
         """A part without a reference, and the levels within it. A part that is too deep is false."""
+        while isinstance(part, Mapping) and "$ref" in part:
+            part = assertions_of(part, field)
+            target, depth = self._references.find(part["$ref"], field), depths.get(part["$ref"], 0)
+            if depth == MAX_DEPTH:
+                self._is_cut = True
+                return False, depths
+            depths = {**depths, part["$ref"]: depth + 1}
+            del part["$ref"]
+            part = merged(in_own_scope(target, field), part, field, self._matches) if part else target
+        return part, depths
+
+    def _written(self, *ways: Callable[[], FormPart | None], is_needed: bool = True) -> FormPart | None:
+        """Any of the ways that can be written. Notes the fields of others, but for those without a value, which are not
+        missed. Raises: the first error if a way is needed and none can be written."""
+        found: list[FormPart | None] = []
+        errors = []
+        for way in ways:
+            try:
+                found.append(way())
+            except TooLarge:
+                raise
+            except BadInput as error:
+                errors.append(error)
+        if is_needed and errors and all(part is None for part in found):
+            raise errors[0]
+        self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
+        return any_of(found)
 
     def _matches(self, pattern: Any, name: str, field: str) -> bool:
         """Whether a pattern, which JSON Schema searches in a text, is in this name."""
         self._count_pattern(pattern, field)
         return searched(pattern, field).accepts(json.dumps(name, ensure_ascii=False)[1:-1])
-
-    def _leave_out(self, errors: Iterable[BadInput]) -> None:
-        """Note the fields of parts that cannot be written; parts without a value are not missed."""
-        self._left_out += [str(error.field) for error in errors if not isinstance(error, NoValue)]
 
     def _count_pattern(self, pattern: Any, field: str) -> None:
         """Raises: TooLarge if it is one pattern too many."""
@@ -66,8 +94,8 @@ class ObjectConverter(ABC):
         for name in named:
             value = None
             if key is not None and (allowed is None or allowed.accepts(json.dumps(name, ensure_ascii=False))):
-                convert = self.convert if name in required else self._optional
-                value = convert(self._property(schema, name, field), f"{field}.{name}", depths)
+                own = partial(self.convert, self._property(schema, name, field), f"{field}.{name}", depths)
+                value = self._written(own, is_needed=name in required)
             if value is None and name in required:
                 self._without_value = self._without_value or f"{field}.{name}"
                 return None
@@ -85,16 +113,6 @@ class ObjectConverter(ABC):
         others = True if matching else schema.get("additionalProperties", True)
         own = schema.get("properties", {}).get(name, others)
         return {"allOf": [own, *matching]} if matching else own
-
-    def _optional(self, part: Any, field: str, depths: Depths) -> FormPart | None:
-        """A property that may be left out."""
-        try:
-            return self.convert(part, field, depths)
-        except TooLarge:
-            raise
-        except BadInput as error:
-            self._leave_out([error])
-            return None
 
     def _of_keys(self, schema: Schema, least: int, most: int | None, field: str, depths: Depths) -> FormPart | None:
         """An object of keys that the schema does not name: those of its patterns, or if it has none any."""
