@@ -1,11 +1,6 @@
 """Stage 2, minimal-overhead reconfiguration: assigns GPUs to the instances of Stage 1 so that as many running instances
-as possible are preserved.
+as possible are preserved."""
 
-A place, called slot in the DiLaServe paper, is (node, TP degree d, index): the index-th possible TP-d instance of the
-node. It fixes no GPUs.
-"""
-
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -18,8 +13,6 @@ from services.reconfigurator.planning.solver import SolverStatus, solve
 from shared.errors import BadInput, RetryLater
 
 HALF = 0.5  # a binary variable above it is 1
-
-Place = tuple[int, int, int]  # node, TP degree, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +51,37 @@ def plan_transition(
 
 
 def build_stage2(current: Sequence[Placement], required: Mapping[int, int], nodes: Sequence[int]) -> pyo.ConcreteModel:
-    """Source: "Details for Stage 2 Reconfiguration", with the paper's symbols.
+    """Source: "Details for Stage 2 Reconfiguration".
 
-    Departures: a GPU is in at most one place, not exactly one, because Stage 1 may leave GPUs unused. The places of a
-    node and TP degree are interchangeable, so each running instance i has one of its own, l_i. Then m_{i,l} becomes
-    m_i, and the constraint "Preservation Uniqueness" always holds.
+    Departure: the paper's slots of a node and TP degree are interchangeable, and so are the GPUs of new instances. So
+    instead of the slots that are used, u_{n,d} counts the instances of TP degree d on node n, and m_i is whether the
+    running instance i is one of them. Running instances share no GPU, so it is enough that all instances of a node fit.
     """
-    places = [(n, d, ell) for n, gpus in enumerate(nodes) for d in required for ell in range(gpus // d)]
-    pairs = [(*place, g) for place in places for g in range(nodes[place[0]])]
-    own = _own_places(current, required)
     m = pyo.ConcreteModel("stage2")
-    m.u = pyo.Var(places, domain=pyo.Binary, doc="whether a place is used")
-    m.a = pyo.Var(pairs, domain=pyo.Binary, doc="whether GPU g is assigned to a place")
-    m.m = pyo.Var(list(own), domain=pyo.Binary, doc="whether an old instance is preserved")
+    m.u = pyo.Var(range(len(nodes)), list(required), domain=pyo.NonNegativeIntegers, doc="TP-d instances of a node")
+    m.m = pyo.Var(
+        [i for i, placement in enumerate(current) if placement.tp in required],
+        domain=pyo.Binary,
+        doc="whether an old instance is preserved",
+    )
     m.comply = pyo.Constraint(
         list(required),
         doc="Stage 1 compliance",
-        rule=lambda m, d: pyo.quicksum(m.u[place] for place in places if place[1] == d) == required[d],
+        rule=lambda m, d: pyo.quicksum(m.u[n, d] for n in range(len(nodes))) == required[d],
     )
-    m.assign = pyo.Constraint(
-        places,
-        doc="slot GPU assignment",
-        rule=lambda m, n, d, ell: pyo.quicksum(m.a[n, d, ell, g] for g in range(nodes[n])) == d * m.u[n, d, ell],
+    m.fit = pyo.Constraint(
+        range(len(nodes)) if required else [],
+        doc="slot GPU assignment and GPU exclusivity",
+        rule=lambda m, n: pyo.quicksum(d * m.u[n, d] for d in required) <= nodes[n],
     )
-    m.exclude = pyo.Constraint(
-        sorted({(n, g) for n, _, _, g in pairs}),
-        doc="GPU exclusivity",
-        rule=lambda m, n, g: pyo.quicksum(m.a[n, d, ell, g] for d in required for ell in range(nodes[n] // d)) <= 1,
+    m.active_slots = pyo.Constraint(
+        sorted({(current[i].node, current[i].tp) for i in m.m}),
+        doc="preservation implies slot activation",
+        rule=lambda m, n, d: (
+            pyo.quicksum(m.m[i] for i in m.m if (current[i].node, current[i].tp) == (n, d)) <= m.u[n, d]
+        ),
     )
-    m.active_place = pyo.Constraint(
-        list(own), doc="preservation implies slot activation", rule=lambda m, i: m.m[i] <= m.u[own[i]]
-    )
-    m.same = pyo.Constraint(
-        [(i, g) for i in own for g in current[i].gpus],
-        doc="preservation implies same GPU set",
-        rule=lambda m, i, g: m.m[i] <= m.a[(*own[i], g)],
-    )
-    m.preserved = pyo.Objective(sense=pyo.maximize, expr=pyo.quicksum(m.m[i] for i in own))
+    m.preserved = pyo.Objective(sense=pyo.maximize, expr=pyo.quicksum(m.m[i] for i in m.m))
     return m
 
 
@@ -103,8 +90,8 @@ def read_stage2(
 ) -> tuple[list[PlannedInstance], set[int]]:
     """Read the instances and the indices of the preserved ones.
 
-    Preserved instances keep their GPUs. The solver's GPUs of new instances are ignored: these get the node's other GPUs
-    in order, the largest instance first, so that an instance's GPUs are neighbours if possible.
+    Preserved instances keep their GPUs. New ones get the node's other GPUs in order, the largest instance first, so
+    that an instance's GPUs are neighbours if possible.
     """
     preserved = {i for i in m.m if m.m[i].value > HALF}
     instances = [
@@ -113,7 +100,7 @@ def read_stage2(
         if i in preserved
     ]
     free = {n: set(range(gpus)) for n, gpus in enumerate(nodes)}
-    to_start = Counter((n, d) for n, d, ell in m.u if m.u[n, d, ell].value > HALF)
+    to_start = {(n, d): round(m.u[n, d].value) for n, d in m.u}
     for kept in instances:
         free[kept.node].difference_update(kept.gpus)
         to_start[kept.node, kept.tp] -= 1
@@ -143,17 +130,6 @@ def order_steps(
         stopped = [current.index(c) for c in stops]
         steps.append(PlanStep(stop=stopped, start=Placement(node=start.node, gpus=start.gpus, tp=start.tp)))
     return [*steps, PlanStep(stop=[current.index(c) for c in surplus])] if surplus else steps
-
-
-def _own_places(current: Sequence[Placement], required: Mapping[int, int]) -> dict[int, Place]:
-    """The place of each old instance, by its index; those of a TP degree that is not required have none."""
-    used: Counter[tuple[int, int]] = Counter()
-    own = {}
-    for i, placement in enumerate(current):
-        if placement.tp in required:
-            own[i] = (placement.node, placement.tp, used[placement.node, placement.tp])
-            used[placement.node, placement.tp] += 1
-    return own
 
 
 def _unfit(required: Mapping[int, int], nodes: Sequence[int]) -> BadInput:
