@@ -19,14 +19,7 @@ from dilaserve.stack.options import NODE, Stack
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers, wait_until
-from dilaserve.stack.services import (
-    STOP_ORDER,
-    NatsUrls,
-    gateway_programs,
-    reconfigurator_program,
-    serving_programs,
-    worker_program,
-)
+from dilaserve.stack.services import STOP_ORDER, NatsUrls, StackPrograms
 from dilaserve.stack.supervisor import Supervisor
 from dilaserve.stack.up_options import UpOptions
 from services.gateway.listeners import listen
@@ -108,27 +101,27 @@ async def _start(
     listener = None
     if options.gateways > 1:
         listener = resources.enter_context(listen(options.host, options.port))
-    gateways = gateway_programs(stack, nats_urls, database, listener)
-    for program in (*gateways, *serving_programs(stack, config, nats_urls)):
+    programs = StackPrograms(stack, nats_urls, database)
+    for program in (*programs.gateways(listener), *programs.serving(config)):
         supervisor.start(program)
     await _postgres(supervisor, options)
     if not options.nats_url and options.nats_nodes == 1:
         await resources.enter_async_context(_nats_restarts(supervisor, options.data_dir, nats_urls))
     if stack.reconfigures:
-        await resources.enter_async_context(_node_agent(supervisor, stack, nats_urls))
-    supervisor.start(reconfigurator_program(stack, nats_urls, database))
+        await resources.enter_async_context(_node_agent(supervisor, programs))
+    supervisor.start(programs.reconfigurator())
     await wait_until(partial(gateway_ready, certificate=certificate), addresses.url)
     supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)
 
 
 @asynccontextmanager
-async def _node_agent(supervisor: Supervisor, stack: Stack, nats_urls: NatsUrls) -> AsyncIterator[None]:
+async def _node_agent(supervisor: Supervisor, programs: StackPrograms) -> AsyncIterator[None]:
     """Run the agent that starts and stops workers for the reconfigurator."""
     settings = _settings()
-    url, specs = nats_urls[BusUser.SUPERVISOR], {spec.name: spec for spec in stack.specs}
+    url, specs = programs.nats_urls[BusUser.SUPERVISOR], {spec.name: spec for spec in programs.stack.specs}
     async with await Bus.connect(url, settings.cell, name="supervisor", ca=settings.nats_ca) as bus:
-        await NodeAgent(supervisor, partial(worker_program, stack, nats_urls), specs).serve(bus, NODE)
+        await NodeAgent(supervisor, programs.worker, specs).serve(bus, NODE)
         yield
 
 

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,63 +50,55 @@ def predictor_directory(stack: Stack) -> Path:
     return predictor_card.predictor_directory(str(named), stack.model)
 
 
-def gateway_programs(
-    stack: Stack, nats_urls: NatsUrls, database_url: str, listener: socket.socket | None
-) -> list[Program]:
-    """The gateways; several share `listener`. They watch the disk of the embedded NATS servers."""
-    descriptors = () if listener is None else (listener.fileno(),)
-    options = stack.options
-    own: dict[str, Any] = {"database_url": database_url, "listener_fd": descriptors[0] if descriptors else None}
-    if not options.nats_url:
-        own["bus_store_dir"] = str(store_dir(options.data_dir, options.nats_nodes))
-    return [
-        replace(_program(BusUser.GATEWAY, stack, nats_urls, name, **own), descriptors=descriptors)
-        for name in stack.gateways
-    ]
+@dataclass(frozen=True, slots=True)
+class StackPrograms:
+    """The programs of a stack's services, with the URLs of its servers."""
 
+    stack: Stack
+    nats_urls: NatsUrls
+    database_url: str
 
-def serving_programs(stack: Stack, config: CellConfig, nats_urls: NatsUrls) -> list[Program]:
-    """One or two schedulers, one worker per instance, and the step predictor if the cell has one."""
-    replicas = None if stack.options.nats_url else stack.options.nats_nodes
-    programs = [
-        _program(BusUser.SCHEDULER, stack, nats_urls, name, stream_replicas=replicas) for name in stack.schedulers
-    ]
-    if config.predictor:
-        programs.append(_program(BusUser.PREDICTOR, stack, nats_urls))
-    return [*programs, *(worker_program(stack, nats_urls, spec) for spec in stack.specs)]
+    def gateways(self, listener: socket.socket | None) -> list[Program]:
+        """The gateways; several share `listener`. They watch the disk of the embedded NATS servers."""
+        descriptors = () if listener is None else (listener.fileno(),)
+        options = self.stack.options
+        own: dict[str, Any] = {"database_url": self.database_url, "listener_fd": next(iter(descriptors), None)}
+        if not options.nats_url:
+            own["bus_store_dir"] = str(store_dir(options.data_dir, options.nats_nodes))
+        programs = [self._program(BusUser.GATEWAY, name, **own) for name in self.stack.gateways]
+        return [replace(program, descriptors=descriptors) for program in programs]
 
+    def serving(self, config: CellConfig) -> list[Program]:
+        """One or two schedulers, one worker per instance, and the step predictor if the cell has one."""
+        options, schedulers = self.stack.options, self.stack.schedulers
+        replicas = None if options.nats_url else options.nats_nodes
+        programs = [self._program(BusUser.SCHEDULER, name, stream_replicas=replicas) for name in schedulers]
+        if config.predictor:
+            programs.append(self._program(BusUser.PREDICTOR))
+        return [*programs, *map(self.worker, self.stack.specs)]
 
-def worker_program(stack: Stack, nats_urls: NatsUrls, spec: InstanceSpec) -> Program:
-    """The worker of one instance; its GPU numbers are slots."""
-    return _program(
-        BusUser.WORKER,
-        stack,
-        nats_urls,
-        spec.name,
-        instance=spec.name,
-        node=spec.node,
-        gpus=spec.gpus,
-        tp=spec.tp,
-        threads=os.environ.get("DILASERVE_THREADS", stack.threads_per_slot),
-        metrics_port=stack.metrics_ports.get(f"slot-{spec.gpus[0]}", 0),
-    )
+    def worker(self, spec: InstanceSpec) -> Program:
+        """The worker of one instance; its GPU numbers are slots."""
+        own = {"instance": spec.name, "node": spec.node, "gpus": spec.gpus, "tp": spec.tp}
+        own["threads"] = os.environ.get("DILASERVE_THREADS", self.stack.threads_per_slot)
+        own["metrics_port"] = self.stack.metrics_ports.get(f"slot-{spec.gpus[0]}", 0)
+        return self._program(BusUser.WORKER, spec.name, **own)
 
+    def reconfigurator(self) -> Program:
+        stack, own = self.stack, dict[str, Any](database_url=self.database_url)
+        known = read_profile(stack.options.profile).tp_degrees if stack.options.profile else TP_DEGREES
+        own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots and tp in known]  # workers refuse others
+        if stack.reconfigures:
+            own |= {"launcher": "process", "nodes": f"{NODE}:{stack.slots}"}
+        return self._program(BusUser.RECONFIGURATOR, **own)
 
-def reconfigurator_program(stack: Stack, nats_urls: NatsUrls, database_url: str) -> Program:
-    own: dict[str, Any] = {"database_url": database_url}
-    known = read_profile(stack.options.profile).tp_degrees if stack.options.profile else TP_DEGREES
-    own["tp_degrees"] = [tp for tp in TP_DEGREES if tp <= stack.slots and tp in known]  # workers refuse others
-    if stack.reconfigures:
-        own |= {"launcher": "process", "nodes": f"{NODE}:{stack.slots}"}
-    return _program(BusUser.RECONFIGURATOR, stack, nats_urls, **own)
-
-
-def _program(service: BusUser, stack: Stack, nats_urls: NatsUrls, name: str | None = None, **own: Any) -> Program:
-    """The program of a service, with the options that are settings of it, and with its `own` settings."""
-    # 0 without --metrics-port, in place of DILASERVE_METRICS_PORT, which all would share
-    ours = {"nats_url": nats_urls[service], "metrics_port": stack.metrics_ports.get(name or service, 0), **own}
-    return Program(
-        name=name or service,
-        command=(sys.executable, "-m", f"services.{service}"),
-        environ={**to_environ(option_settings(service, stack) | ours), "PYTHONUNBUFFERED": "1"},
-    )
+    def _program(self, service: BusUser, name: str = "", **own: Any) -> Program:
+        """The program of a service, with the options that are settings of it, and with its `own` settings."""
+        name = name or service
+        # 0 without --metrics-port, in place of DILASERVE_METRICS_PORT, which all would share
+        ours = {"nats_url": self.nats_urls[service], "metrics_port": self.stack.metrics_ports.get(name, 0), **own}
+        return Program(
+            name=name,
+            command=(sys.executable, "-m", f"services.{service}"),
+            environ={**to_environ(option_settings(service, self.stack) | ours), "PYTHONUNBUFFERED": "1"},
+        )

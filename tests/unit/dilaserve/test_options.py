@@ -26,7 +26,7 @@ from dilaserve.stack.options import (
 )
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.process import Program
-from dilaserve.stack.services import SETTINGS, gateway_programs, reconfigurator_program, serving_programs
+from dilaserve.stack.services import SETTINGS, StackPrograms
 from dilaserve.stack.supervisor import INITIAL_WAIT_S, MAX_WAIT_S, STABLE_RUN_S, next_wait_s
 from dilaserve.stack.up_options import UpOptions, with_up_options
 from shared.bus.users import BusUser
@@ -199,8 +199,8 @@ def programs(directory: Path, urls: Mapping[str, str] = URLS, **options: Any) ->
     """A stack of two instances, and all its services."""
     given = UpOptions(first_metrics_port=9100, data_dir=directory, **options)
     stack = Stack(options=given, model=directory, model_name="m", instances=(1, 1), slots=2, auth=False)
-    serving = [*gateway_programs(stack, urls, "url", None), *serving_programs(stack, CONFIG, urls)]
-    return stack, [*serving, reconfigurator_program(stack, urls, "url")]
+    found = StackPrograms(stack, urls, "url")
+    return stack, [*found.gateways(None), *found.serving(CONFIG), found.reconfigurator()]
 
 
 @pytest.mark.parametrize("standby", [False, True])
