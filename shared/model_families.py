@@ -26,6 +26,7 @@ class Architecture:
     canvas_steps: int = 0  # the most steps of a block that is drawn again in each of them; 0: its tokens are unmasked
 
 
+STABLE_DIFFCODER = Architecture({"mask_token_id": 5, "block_size": 4}, is_block_causal=True)
 LLADA_MOE = Architecture(
     {"mask_token_id": 156895},
     renamed={"intermediate_size": "dense_intermediate_size", "moe_intermediate_size": "expert_intermediate_size"},
@@ -54,22 +55,25 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "LLaDAMoEModelLM": LLADA_MOE,
     "LLaDAMoEModel": LLADA_MOE,
+    "StableDiffcoderForCausalLM": STABLE_DIFFCODER,
+    "SeedDiffcoderForCausalLM": STABLE_DIFFCODER,  # the name of its first version
     "A2DQwen3LMHeadModel": Architecture({"mask_token_id": 151669}, is_block_causal=None),
     "A2DQwen2LMHeadModel": Architecture({"mask_token_id": 151665}, is_block_causal=None),
 }
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """The architecture that a config.json names. Raises: ValueError if it names no supported one."""
+    """The architecture that a config.json names, or else its authors' class. Raises: ValueError if it names no
+    supported one."""
     names = config.get("architectures") or []
-    names = names if isinstance(names, list) else [names]
-    found = next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
-    if found is None:
-        auto_map = config.get("auto_map") if names else None
-        own = auto_map.get("AutoModelForCausalLM") if isinstance(auto_map, Mapping) else None  # its authors' class
-        named = ", ".join(map(str, filter(None, [*names, own]))) or "none"
-        raise ValueError(f"architecture: {named}; supported: {', '.join(ARCHITECTURES)}")
-    return found
+    names = list(names) if isinstance(names, list) else [names]
+    auto_map = config.get("auto_map") if names else None
+    if own := auto_map.get("AutoModelForCausalLM") if isinstance(auto_map, Mapping) else None:
+        names.append(own)
+    for name in names:
+        if found := ARCHITECTURES.get(str(name).rpartition(".")[2]):
+            return found
+    raise ValueError(f"architecture: {', '.join(map(str, names)) or 'none'}; supported: {', '.join(ARCHITECTURES)}")
 
 
 def whole(config: Mapping[str, Any], key: str, least: int = 1, most: int = MAX_SIZE) -> int:

@@ -38,7 +38,6 @@ RELATIVES = (  # their layers or their decoding differ from those of the familie
     "Fast_dLLM_QwenForCausalLM",
     "NemotronLabsDiffusionModel",
     "DiffEncoderModel",
-    "StableDiffcoderForCausalLM",
 )
 
 
@@ -81,6 +80,20 @@ def test_another_one_is_refused_by_name(config: dict[str, object], named: str, t
         ("LLaDA2.0-mini-CAP", LLADA2, ("llada2", 32, 156895, 16384)),
         ("SDAR-30B-A3B-Chat", SDAR_MOE, ("sdar_moe", 4, 151669, 32768)),
         ("SDAR-30B-A3B-Chat-b32", SDAR_MOE | {"block_size": 32}, ("sdar_moe", 32, 151669, 32768)),
+        (
+            "Stable-DiffCoder-8B-Instruct",
+            SDAR_SIBLING | {"architectures": ["StableDiffcoderForCausalLM"]},
+            ("stable_diffcoder", 4, 5, 32768),
+        ),
+        (
+            "Stable-DiffCoder-8B-Base",
+            SDAR_SIBLING
+            | {
+                "architectures": ["LlamaForCausalLM"],
+                "auto_map": {"AutoModelForCausalLM": "modeling_seed_diffcoder.SeedDiffcoderForCausalLM"},
+            },
+            ("stable_diffcoder", 4, 5, 32768),
+        ),
         ("Qwen3-0.6B-diffusion-mdlm-v0.1", A2D, ("a2d_qwen3", 0, 151669, 32768)),
         ("Qwen3-0.6B-diffusion-bd3lm-v0.1", A2D | {"block_size": 32}, ("a2d_qwen3", 32, 151669, 32768)),
         (
@@ -141,9 +154,9 @@ def test_tokens_that_insert_or_delete_are_refused_under_any_name(
 
 
 def test_a_refusal_names_the_class_of_the_authors_code(tmp_path: Path) -> None:
-    own = {"AutoModelForCausalLM": "modeling_seed_diffcoder.SeedDiffcoderForCausalLM"}
+    own = {"AutoModelForCausalLM": "modeling_other.OtherForCausalLM"}
     with pytest.raises(BadInput, match=f"architecture: LlamaForCausalLM, {own['AutoModelForCausalLM']}; supported"):
-        read_model_card(write(tmp_path, LLAMA | {"auto_map": own}), "Stable-DiffCoder-8B-Instruct")
+        read_model_card(write(tmp_path, LLAMA | {"auto_map": own}), "other")
 
 
 @pytest.mark.parametrize("model", ["/nowhere/model", "./model", "nowhere", "a/b/c"])

@@ -14,6 +14,7 @@ from services.worker.model.families.llada import LLADA
 from services.worker.model.families.llada2 import LLADA2
 from services.worker.model.families.llada_moe import LLADA_MOE
 from services.worker.model.families.sdar import SDAR, SDAR_MOE
+from services.worker.model.families.stable_diffcoder import STABLE_DIFFCODER
 from shared.model_families import ARCHITECTURES, architecture_of, with_defaults
 from shared.model_files import naming, read_model_config
 
@@ -27,6 +28,7 @@ FAMILIES: dict[str, Family] = {
     "diffusion_gemma": DIFFUSION_GEMMA,
     "sdar_moe": SDAR_MOE,
     "llada_moe": LLADA_MOE,
+    "stable_diffcoder": STABLE_DIFFCODER,
     "a2d_qwen3": A2D_QWEN3,
     "a2d_qwen2": A2D_QWEN2,
 }

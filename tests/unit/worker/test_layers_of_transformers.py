@@ -1,4 +1,4 @@
-"""Families with the layers of Qwen's models: their logits are those of transformers, where tokens attend in both
+"""Families with the layers of Qwen or Llama: their logits are those of transformers, where tokens attend in both
 directions or to their own and earlier blocks; and their texts depend on neither company nor exact caches nor ranks."""
 
 import json
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -54,6 +56,7 @@ CASES = {
     ),
     "a2d-qwen3": Case("A2DQwen3LMHeadModel", Qwen3ForCausalLM, Qwen3Config(**SIZES, tie_word_embeddings=True)),
     "a2d-qwen3 with blocks": Case("A2DQwen3LMHeadModel", Qwen3ForCausalLM, Qwen3Config(**SIZES), BLOCK),
+    "stable-diffcoder": Case("StableDiffcoderForCausalLM", LlamaForCausalLM, LlamaConfig(**SIZES), BLOCK),
     "a2d-qwen2": Case("A2DQwen2LMHeadModel", Qwen2ForCausalLM, Qwen2Config(**SIZES)),
 }
 
