@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -22,7 +22,7 @@ from shared.bus.subjects import HEARTBEAT_S
 from shared.health import resident_bytes
 from shared.messages.instances import Instance, InstanceState
 from shared.service import connect_to_bus
-from shared.tasks import pause
+from shared.tasks import pause, run_until
 
 log = structlog.get_logger(__name__)
 
@@ -120,22 +120,16 @@ def memory_use(device: torch.device) -> tuple[int, int]:
 def startup_registration(settings: WorkerSettings, instance: Instance) -> Iterator[None]:
     """Keep the instance registered as starting while its model is loaded and measured. That blocks the main thread, so
     another thread renews the registration."""
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(_register(settings, replace(instance, state=InstanceState.STARTING)))
-    thread = threading.Thread(target=_run, args=(loop, task), name="starting", daemon=True)
+    ended = threading.Event()
+    starting = _register(settings, replace(instance, state=InstanceState.STARTING))
+    registering = run_until(asyncio.to_thread(ended.wait), starting)
+    thread = threading.Thread(target=asyncio.run, args=(registering,), name="starting", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        with suppress(RuntimeError):  # the loop is closed already
-            loop.call_soon_threadsafe(task.cancel)
+        ended.set()
         thread.join(STOP_TIMEOUT_S)
-
-
-def _run(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
-    with suppress(asyncio.CancelledError):
-        loop.run_until_complete(task)
-    loop.close()
 
 
 async def _register(settings: WorkerSettings, instance: Instance) -> None:
