@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -19,7 +18,7 @@ from dilaserve.stack.options import NODE, Stack
 from dilaserve.stack.ports import client_url
 from dilaserve.stack.postgres import database_url, prepare_postgres
 from dilaserve.stack.probes import check_answers, gateway_ready, nats_answers, postgres_answers, wait_until
-from dilaserve.stack.services import STOP_ORDER, NatsUrls, StackPrograms
+from dilaserve.stack.services import STOP_ORDER, StackPrograms
 from dilaserve.stack.supervisor import Supervisor
 from dilaserve.stack.up_options import UpOptions
 from services.gateway.listeners import listen
@@ -83,7 +82,7 @@ async def _start(
     on_ready: Callable[[Addresses], None],
 ) -> None:
     """Start all programs, each after the servers that it needs answer."""
-    options = stack.options
+    options, settings = stack.options, _settings()
     nats_urls = await _nats(supervisor, stack)
     database = options.database_url or database_url(options.data_dir / "postgres")
     certificate = str(options.tls_certificate or "")
@@ -92,7 +91,7 @@ async def _start(
         nats_url=nats_urls[BusUser.PRODUCER],
         nats_urls=nats_urls,
         database_url=database,
-        nats_ca=_settings().nats_ca,
+        nats_ca=settings.nats_ca,
         tls_certificate=certificate,
         model=str(stack.model),
         auth=stack.auth,
@@ -105,35 +104,22 @@ async def _start(
     for program in (*programs.gateways(listener), *programs.serving(config)):
         supervisor.start(program)
     await _postgres(supervisor, options)
-    if not options.nats_url and options.nats_nodes == 1:
-        await resources.enter_async_context(_nats_restarts(supervisor, options.data_dir, nats_urls))
+
+    async def connect(user: BusUser) -> Bus:
+        bus = await Bus.connect(nats_urls[user], settings.cell, name="supervisor", ca=settings.nats_ca)
+        return await resources.enter_async_context(bus)
+
+    if not options.nats_url and options.nats_nodes == 1:  # in a cluster another server takes over
+        [server], bus = server_names(1), await connect(BusUser.OPERATOR)
+        restarting = restart_when_unwritable(supervisor, server, bus, store_dir(options.data_dir, 1))
+        await resources.enter_async_context(during(restarting))
     if stack.reconfigures:
-        await resources.enter_async_context(_node_agent(supervisor, programs))
+        agent = NodeAgent(supervisor, programs.worker, {spec.name: spec for spec in stack.specs})
+        await agent.serve(await connect(BusUser.SUPERVISOR), NODE)
     supervisor.start(programs.reconfigurator())
     await wait_until(partial(gateway_ready, certificate=certificate), addresses.url)
     supervisor.settled = True  # from now on every program is restarted without limit
     on_ready(addresses)
-
-
-@asynccontextmanager
-async def _node_agent(supervisor: Supervisor, programs: StackPrograms) -> AsyncIterator[None]:
-    """Run the agent that starts and stops workers for the reconfigurator."""
-    settings = _settings()
-    url, specs = programs.nats_urls[BusUser.SUPERVISOR], {spec.name: spec for spec in programs.stack.specs}
-    async with await Bus.connect(url, settings.cell, name="supervisor", ca=settings.nats_ca) as bus:
-        await NodeAgent(supervisor, programs.worker, specs).serve(bus, NODE)
-        yield
-
-
-@asynccontextmanager
-async def _nats_restarts(supervisor: Supervisor, data_dir: Path, nats_urls: NatsUrls) -> AsyncIterator[None]:
-    """Restart NATS if it no longer writes. In a cluster another server takes over instead."""
-    [server] = server_names(1)
-    async with (
-        await Bus.connect(nats_urls[BusUser.OPERATOR], _settings().cell, name="supervisor") as bus,
-        during(restart_when_unwritable(supervisor, server, bus, store_dir(data_dir, 1))),
-    ):
-        yield
 
 
 async def _nats(supervisor: Supervisor, stack: Stack) -> dict[str, str]:
