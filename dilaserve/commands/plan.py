@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -50,7 +50,7 @@ def plan(
         running = read_current(current) if current is not None else []
         p = PlanInput(given, costs, cached=cache)
         made = make_plan(p, running, time_limit_s=time_limit)
-        report, content = _report(made), msgspec.to_builtins(made, str_keys=True)
+        report, more = _report(made), dict[str, Any]()
     else:
         if current is not None:
             raise BadInput("--current: not with --min-threshold or --min-attainment, which plan a new cluster")
@@ -67,11 +67,8 @@ def plan(
         made, tried = _smallest(search)
         gpus = sum(len(instance.gpus) for instance in made.instances)
         report = f"smallest cluster: {gpus} GPUs\n{_table(tried)}\n{_report(made)}"
-        content = msgspec.to_builtins(made, str_keys=True) | {
-            "gpus": gpus,
-            "tried": msgspec.to_builtins(tried, str_keys=True),
-        }
-    encoded = msgspec.json.encode(content)
+        more = {"gpus": gpus, "tried": tried}
+    encoded = msgspec.json.encode(msgspec.structs.asdict(made) | more)
     out.write_bytes(msgspec.json.format(encoded) + b"\n")
     typer.echo(encoded if json else report)
 

@@ -118,12 +118,9 @@ def _questions(data: Path | None, count: int, text: "TextModel") -> "tuple[str, 
 
 def _print(title: str, own: "Verification", known: "PublishedFigures | None") -> None:
     table = Table("", "here", "published", box=None, title=title, title_justify="left")
-    tokens, accuracy, speed = (
-        (None, None, None) if known is None else (known.tokens_per_step, known.accuracy, known.tokens_per_s)
-    )
-    table.add_row("tokens per step", number(own.tokens_per_step), number(tokens))
-    table.add_row("accuracy", percent(own.accuracy), percent(accuracy))
-    table.add_row("text tokens/s", number(own.tokens_per_s), number(speed))
+    table.add_row("tokens per step", number(own.tokens_per_step), number(known.tokens_per_step if known else None))
+    table.add_row("accuracy", percent(own.accuracy), percent(known.accuracy if known else None))
+    table.add_row("text tokens/s", number(own.tokens_per_s), number(known.tokens_per_s if known else None))
     console = open_console()
     console.print(table)
     if known is None:
