@@ -21,11 +21,6 @@ class FormPart(Protocol):
     def size(self) -> int:
         """About the number of its states."""
 
-    @property
-    def has_counter(self) -> bool:
-        """Whether a loop is in it."""
-        return False
-
     def build(self, network: Network, start: int) -> int:
         """Add the part after a state. Returns: the state after the part."""
 
@@ -85,10 +80,6 @@ class Compiled:
     def size(self) -> int:
         return len(self.automaton.accepting)
 
-    @property
-    def has_counter(self) -> bool:
-        return self.most is not None or bool(self.automaton.bounds)
-
     def build(self, network: Network, start: int) -> int:
         own = self.automaton
         outer, first_loop = network.current, len(network.bounds)
@@ -132,11 +123,9 @@ class Parts:
 
     parts: tuple[FormPart, ...]
     size: int = field(init=False)
-    has_counter: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", 1 + sum(part.size for part in self.parts))
-        object.__setattr__(self, "has_counter", any(part.has_counter for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +157,6 @@ class RepeatedPart:
     def size(self) -> int:
         return 1 + self.part.size * max(1, self.most or self.least)
 
-    @property
-    def has_counter(self) -> bool:
-        return self.part.has_counter
-
     def build(self, network: Network, start: int) -> int:
         for _ in range(self.least):
             start = self.part.build(network, start)
@@ -201,10 +186,6 @@ class Looped:
     @property
     def size(self) -> int:
         return 1 + self.part.size + self.mark.size + self.gap.size
-
-    @property
-    def has_counter(self) -> bool:
-        return self.most is not None or self.part.has_counter
 
     def build(self, network: Network, start: int) -> int:
         outer = network.current
@@ -273,7 +254,17 @@ def any_of(ways: Iterable[FormPart | None]) -> FormPart | None:
 
 def inner_parts(part: FormPart) -> Sequence[FormPart]:
     """The parts of a sequence, of alternatives or of a repetition."""
-    return part.parts if isinstance(part, Parts) else [part.part] if isinstance(part, RepeatedPart) else []
+    return part.parts if isinstance(part, Parts) else [part.part] if isinstance(part, RepeatedPart | Looped) else []
+
+
+def has_counter(part: FormPart) -> bool:
+    """Whether a counter is in it."""
+    match part:
+        case Compiled(automaton, most):
+            return most is not None or bool(automaton.bounds)
+        case Looped(most=int()):
+            return True
+    return any(map(has_counter, inner_parts(part)))
 
 
 def listed(part: FormPart, mark: FormPart, gap: FormPart, least: int, most: int | None) -> FormPart:
@@ -284,9 +275,10 @@ def listed(part: FormPart, mark: FormPart, gap: FormPart, least: int, most: int 
     if not least:
         return RepeatedPart(listed(part, mark, gap, 1, most), 0, 1)
     before, size = JoinedParts((part, mark, gap)), part.size + mark.size + gap.size
-    if most is not None and part.has_counter:
+    is_counted = most is not None and has_counter(part)
+    if most is not None and is_counted:
         most = max(least, min(most, UNROLLED_COUNTERS // size))
-    if most is not None and (part.has_counter or most * size <= UNROLLED):
+    if most is not None and (is_counted or most * size <= UNROLLED):
         return JoinedParts((part, RepeatedPart(JoinedParts((mark, gap, part)), least - 1, most - 1)))
     loop = Looped(part, mark, gap, None if most is None else most - least)
     return JoinedParts((RepeatedPart(before, least - 1, least - 1), loop))
