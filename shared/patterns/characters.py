@@ -4,6 +4,7 @@ Languages differ about classes beyond ASCII. COMMON bounds what they accept; `ru
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
@@ -56,31 +57,22 @@ def _encoded(first: int, last: int) -> Iterator[tuple[Range, ...]]:
 
 
 def without(codes: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
-    """The codes that are not among the others, ascending."""
-    found, holes, at = list[Range](), _disjoint(others), 0
-    for first, last in _disjoint(codes):
-        low = first
-        while at < len(holes) and holes[at][0] <= last:
-            if low < holes[at][0]:
-                found.append((low, holes[at][0] - 1))
-            low = max(low, holes[at][1] + 1)
-            if low > last:  # the next codes may be in this hole, too
-                break
-            at += 1
-        if low <= last:
-            found.append((low, last))
+    """The codes that are not among the others, ascending, in as few ranges as possible."""
+    codes = tuple(codes)
+    # At each code, the change of the number of ranges around it; one of the others counts more than all codes together
+    change = defaultdict[int, int](int)
+    for ranges, weight in ((codes, 1), (others, -1 - len(codes))):
+        for first, last in ranges:
+            change[first] += weight
+            change[last + 1] -= weight
+    found, depth, start = list[Range](), 0, 0
+    for at in sorted(change):
+        was_within, depth = depth > 0, depth + change[at]
+        if was_within and depth <= 0:
+            found.append((start, at - 1))
+        elif depth > 0 and not was_within:
+            start = at
     return tuple(found)
-
-
-def _disjoint(codes: Iterable[Range]) -> list[Range]:
-    """The same codes, ascending, in as few ranges as possible."""
-    found: list[Range] = []
-    for low, high in sorted(codes):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], high)
-        else:
-            found.append((low, high))
-    return found
 
 
 # By letter, the characters that are in it in ECMAScript, Python and Rust, and those that may be in it in one of them
