@@ -3,26 +3,23 @@
 import weakref
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from services.worker.cache.kv_allocator import KvAllocator, Move, Region
 from services.worker.cache.kv_store import KvStore
 from services.worker.engine import batch_limit
 from services.worker.engine.batch_limit import MIN_ITERATIONS, BatchLimit
 from services.worker.engine.cache_mode import CacheMode
-from services.worker.engine.engine import Engine, EngineLimits
+from services.worker.engine.engine import Engine
 from services.worker.engine.kv_reservations import KvReservations
 from services.worker.engine.self_check import Canary, CanaryCheck
 from services.worker.engine.sequence_state import SequenceState, open_sequence
 from services.worker.engine.step_results import IterationResult, StepReport
-from services.worker.model.decoder import PackedDecoder
 from services.worker.model.forward_batch import ForwardBatch
 from services.worker.model.model_runner import Runner, TokenPredictions
 from shared.arrays import pack_int64
@@ -32,24 +29,6 @@ from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, decode_together, jobs_for, read_results, run_step
 
 MAX_TOKENS = 512
-
-
-class SmallDecoder(PackedDecoder):
-    """Runs out of memory at more than `room` tokens."""
-
-    room = 10**6
-
-    def forward(self, tokens: Tensor, *rest: Any) -> Tensor:
-        if len(tokens) > self.room:
-            raise torch.OutOfMemoryError(f"{len(tokens)} tokens")
-        return super().forward(tokens, *rest)
-
-
-def small_decoder() -> SmallDecoder:
-    source = random_decoder()
-    decoder = SmallDecoder(source.config).eval()
-    decoder.load_state_dict(source.state_dict())
-    return decoder
 
 
 def requests(count: int) -> list[Decode]:
@@ -67,9 +46,9 @@ def decode_all(engine: Engine, decodes: Sequence[Decode]) -> list[list[int]]:
 def test_a_batch_that_exceeds_the_memory_gives_the_same_texts_in_parts(mode: CacheMode) -> None:
     found = []
     for room in (10**6, 80):
-        decoder = small_decoder()
-        decoder.room = room
-        engine = Engine(Runner(decoder, cache_tokens=1024), mode, EngineLimits(MAX_TOKENS, 64), "a-1")
+        runner = SmallDevice(random_decoder(), cache_tokens=1024)
+        runner.room = room
+        engine = engine_of(mode, runner=runner, tokens=MAX_TOKENS)
         found.append(decode_all(engine, requests(9)))
     assert found[0] == found[1]
     assert engine.max_batch_tokens < MAX_TOKENS
@@ -110,12 +89,13 @@ def test_a_limit_that_holds_forgets_earlier_errors(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_canary_without_memory_is_not_a_wrong_one() -> None:
-    decoder, now_s = small_decoder(), 0.0
-    check = CanaryCheck(Canary.measure(Runner(decoder)), 1.0, lambda: now_s)
-    now_s, decoder.room = 2.0, 1
+    runner, now_s = SmallDevice(random_decoder()), 0.0
+    runner.room = 10**6
+    check = CanaryCheck(Canary.measure(runner), 1.0, lambda: now_s)
+    now_s, runner.room = 2.0, 1
     assert check.after(IterationResult("a-1", 1, None, [], StepReport(), 0.1)) is None
     assert check.unverified_s == 2.0
-    now_s, decoder.room = 4.0, 10**6
+    now_s, runner.room = 4.0, 10**6
     assert check.after(IterationResult("a-1", 1, None, [], StepReport(), 0.1)) is None
     assert check.unverified_s == 0.0
 
