@@ -87,6 +87,13 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 
 
 @pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server of the test alone, which may stop it."""
+    with started_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
 async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
     """A bus connected to its own cell, with streams and buckets set up."""
     async with new_cell(nats_server) as connected:

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
 from shared.bus.watch import BusWatch, Look, StreamContent, StreamState
 from shared.messages.requests import Cancel, Request
 from shared.tasks import cancel, during
-from tests.support.nats import started_server
+from tests.support.nats import NatsServer
 from tests.support.waiting import LIMIT_S, eventually, reached, until
 
 
@@ -46,16 +45,15 @@ async def test_an_existing_stream_of_requests_gets_the_bound_and_keeps_its_messa
     assert (info.config.max_msgs, info.state.messages) == (MAX_UNFINISHED_REQUESTS, 1)
 
 
-async def test_a_lost_and_a_restored_connection_are_each_logged_once(tmp_path: Path) -> None:
-    with started_server(tmp_path) as server:
-        bus = await Bus.connect(server.url, "lost", name="test")
-        with capture_logs() as logs:
-            server.stop(kill=True)
-            await reached(lambda: isinstance(bus.nc.last_error, ConnectionRefusedError))
-            server.start()
-            await reached(lambda: any(line["event"] == "bus available again" for line in logs))
-        assert [line["event"] for line in logs] == ["bus unavailable", "bus available again"]
-        await bus.close()
+async def test_a_lost_and_a_restored_connection_are_each_logged_once(own_server: NatsServer) -> None:
+    bus = await Bus.connect(own_server.url, "lost", name="test")
+    with capture_logs() as logs:
+        own_server.stop(kill=True)
+        await reached(lambda: isinstance(bus.nc.last_error, ConnectionRefusedError))
+        own_server.start()
+        await reached(lambda: any(line["event"] == "bus available again" for line in logs))
+    assert [line["event"] for line in logs] == ["bus unavailable", "bus available again"]
+    await bus.close()
 
 
 async def test_all_of_many_stored_messages_are_read(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,28 +67,29 @@ async def test_all_of_many_stored_messages_are_read(bus: Bus, monkeypatch: pytes
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_the_kernel_ends_a_connection_without_acknowledgements(run: Callable[[Any], None], tmp_path: Path) -> None:
-    with started_server(tmp_path) as server:
+def test_the_kernel_ends_a_connection_without_acknowledgements(
+    run: Callable[[Any], None], own_server: NatsServer
+) -> None:
 
-        def limit_s(bus: Bus) -> float:
-            transport: Any = bus.nc._transport
-            connection = transport._io_writer.get_extra_info("socket")
-            return float(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)) / 1000
+    def limit_s(bus: Bus) -> float:
+        transport: Any = bus.nc._transport
+        connection = transport._io_writer.get_extra_info("socket")
+        return float(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)) / 1000
 
-        async def connect_and_reconnect() -> None:
-            bus, again = await Bus.connect(server.url, "limited", name="test"), asyncio.Event()
-            try:
-                assert limit_s(bus) == UNANSWERED_S
-                bus.reconnects.subscribe(again.set)
-                server.stop(kill=True)
-                server.start()
-                async with asyncio.timeout(LIMIT_S):
-                    await again.wait()
-                assert limit_s(bus) == UNANSWERED_S
-            finally:
-                await bus.close()
+    async def connect_and_reconnect() -> None:
+        bus, again = await Bus.connect(own_server.url, "limited", name="test"), asyncio.Event()
+        try:
+            assert limit_s(bus) == UNANSWERED_S
+            bus.reconnects.subscribe(again.set)
+            own_server.stop(kill=True)
+            own_server.start()
+            async with asyncio.timeout(LIMIT_S):
+                await again.wait()
+            assert limit_s(bus) == UNANSWERED_S
+        finally:
+            await bus.close()
 
-        run(connect_and_reconnect())
+    run(connect_and_reconnect())
 
 
 async def test_a_read_whose_consumer_is_lost_raises_an_error_of_the_bus(
@@ -199,18 +198,17 @@ async def test_every_stream_and_bucket_is_created_again_after_its_deletion(bus: 
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_the_bus_closes_while_the_server_is_unavailable(run: Callable[[Any], None], tmp_path: Path) -> None:
-    with started_server(tmp_path) as server:
+def test_the_bus_closes_while_the_server_is_unavailable(run: Callable[[Any], None], own_server: NatsServer) -> None:
 
-        async def lose_and_close() -> None:
-            bus = await Bus.connect(server.url, "away", name="test")
-            server.stop(kill=True)
-            await reached(lambda: not bus.nc.is_connected)
-            await bus.publish(bus.subjects.cancel("r1"), Cancel())  # waits to be sent
-            await bus.close()
-            assert bus.nc.is_closed
+    async def lose_and_close() -> None:
+        bus = await Bus.connect(own_server.url, "away", name="test")
+        own_server.stop(kill=True)
+        await reached(lambda: not bus.nc.is_connected)
+        await bus.publish(bus.subjects.cancel("r1"), Cancel())  # waits to be sent
+        await bus.close()
+        assert bus.nc.is_closed
 
-        run(lose_and_close())
+    run(lose_and_close())
 
 
 async def test_a_cancelled_attempt_to_connect_ends_its_connection() -> None:

@@ -105,34 +105,34 @@ def users(password: str) -> str:
     return f'authorization {{ users: [ {own}, {{ user: service, password: "{password}" }} ] }}\n'
 
 
+@pytest.fixture
+def with_users(tmp_path: Path) -> Iterator[NatsServer]:
+    with started_server(tmp_path, more=users("first")) as started:
+        yield started
+
+
 @pytest.mark.parametrize("name", ["scheduler", pytest.param("gateway", marks=pytest.mark.slow)])
-async def test_a_service_ends_when_the_bus_refuses_its_user(name: str, tmp_path: Path, tiny_model_dir: Path) -> None:
+async def test_a_service_ends_when_the_bus_refuses_its_user(
+    name: str, with_users: NatsServer, tmp_path: Path, tiny_model_dir: Path
+) -> None:
     """nats-py does not connect again after such an error."""
-    server = NatsServer(tmp_path, more=users("first"))
-    server.start()
-    bus = await Bus.connect(server.url.replace("//", "//test:test@"), CELL, name="test")
-    url = server.url.replace("//", "//service:first@")
+    bus = await Bus.connect(with_users.url.replace("//", "//test:test@"), CELL, name="test")
+    await bus.set_up()
+    url, log = with_users.url.replace("//", "//service:first@"), tmp_path / "log"
     settings = {"nats_url": url, "cell": CELL, "model": tiny_model_dir, "model_name": "tiny", "port": 0}
-    try:
-        await bus.set_up()
-        health = await bus.nc.subscribe(bus.subjects.health(name))
-        with service(name, settings | {"policy": "fixed"}, tmp_path / "log") as process:
-            await health.next_msg(timeout=STOP_S)
-            server.reload(users("second"))
-            log = tmp_path / "log"
-            await reached(lambda: process.poll() is not None or "the bus refuses the user" in log.read_text())
-            if process.poll() is not None:
-                assert process.returncode == 1
-                assert "the bus has ended the connection" in log.read_text()
-    finally:
-        await bus.close()
-        server.stop()
+    health = await bus.nc.subscribe(bus.subjects.health(name))
+    with service(name, settings | {"policy": "fixed"}, log) as process:
+        await health.next_msg(timeout=STOP_S)
+        with_users.reload(users("second"))
+        await reached(lambda: process.poll() is not None or "the bus refuses the user" in log.read_text())
+        if process.poll() is not None:
+            assert process.returncode == 1
+            assert "the bus has ended the connection" in log.read_text()
+    await bus.close()
 
 
-async def test_a_connection_with_data_left_to_send_reports_its_end(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, more=users("first"))
-    server.start()
-    bus = await Bus.connect(server.url.replace("//", "//service:first@"), CELL, name="test")
+async def test_a_connection_with_data_left_to_send_reports_its_end(with_users: NatsServer) -> None:
+    bus = await Bus.connect(with_users.url.replace("//", "//service:first@"), CELL, name="test")
 
     async def publish() -> None:
         while bus.nc.is_connected:
@@ -140,7 +140,6 @@ async def test_a_connection_with_data_left_to_send_reports_its_end(tmp_path: Pat
             await asyncio.sleep(0)
 
     async with during(publish()):
-        server.reload(users("second"))
+        with_users.reload(users("second"))
         await reached(lambda: bus.closed.is_set() or bus.nc.is_reconnecting)
     await bus.close()
-    server.stop()

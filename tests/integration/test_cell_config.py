@@ -131,10 +131,7 @@ async def is_draining(bus: Bus) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_cell_drains_until_the_order_is_withdrawn(
-    bus: Bus, nats_server: NatsServer, tiny_model_dir: Path, tmp_path: Path
-) -> None:
-    cluster = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
+async def test_a_cell_drains_until_the_order_is_withdrawn(bus: Bus, cluster: Cluster) -> None:
     async with cluster.instance():
         with service("scheduler", cluster.settings, cluster.log):
             await bus.wait_for_stream(f"KV_{bus.subjects.drain_bucket}")

@@ -42,13 +42,12 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheduler_s", "gateway_s"), [(HOUR_S, -HOUR_S), (-HOUR_S, HOUR_S)])
 async def test_a_request_has_its_whole_slo_if_clocks_are_an_hour_off(
-    scheduler_s: float, gateway_s: float, bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
+    scheduler_s: float, gateway_s: float, cluster: Cluster, tmp_path: Path
 ) -> None:
-    cell = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
     port = free_ports(1)[0]
-    settings = cell.settings | {"port": port}
+    settings = cluster.settings | {"port": port}
     body = {"model": "tiny", "prompt": "2+2=", "max_tokens": 32, "slo_ms": 1000 * SLO_S}
-    async with cell.instance(), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as http:
+    async with cluster.instance(), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as http:
 
         async def is_ready() -> bool:
             try:
@@ -57,7 +56,7 @@ async def test_a_request_has_its_whole_slo_if_clocks_are_an_hour_off(
                 return False
 
         with (
-            service("scheduler", cell.settings, cell.log, clock_ahead_s=scheduler_s),
+            service("scheduler", cluster.settings, cluster.log, clock_ahead_s=scheduler_s),
             service("gateway", settings, tmp_path / "gateway.log", clock_ahead_s=gateway_s),
         ):
             await until(is_ready, LIMIT_S)

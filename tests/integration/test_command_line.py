@@ -23,7 +23,7 @@ from dilaserve.stack.packages import PACKAGES
 from dilaserve.stack.ports import free_ports
 from shared.bus.client import Bus
 from tests.builders import scheduler_stats
-from tests.support.nats import started_server
+from tests.support.nats import NatsServer
 from tests.support.refusal import refusal
 from tests.support.waiting import until
 
@@ -204,14 +204,13 @@ def test_doctor_reports_no_problem_if_a_stack_can_start(tmp_path: Path, capsys: 
 
 
 async def test_the_observer_reports_while_the_bus_is_unavailable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stack_observer, "ANSWER_TIMEOUT_S", 0.2)
-    with started_server(tmp_path) as server:
-        async with contextlib.aclosing(cluster_reports("http://127.0.0.1:1", server.url, "down")) as reports:
-            await anext(reports)
-            server.stop()
-            report = await anext(reports)
+    async with contextlib.aclosing(cluster_reports("http://127.0.0.1:1", own_server.url, "down")) as reports:
+        await anext(reports)
+        own_server.stop()
+        report = await anext(reports)
     assert (report.ready, report.scheduler, report.instances) == (False, None, [])
 
 

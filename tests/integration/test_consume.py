@@ -1,9 +1,8 @@
 """A pull consumer's messages, also across a restart of the server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
@@ -14,16 +13,10 @@ from shared.bus.client import Bus
 from shared.bus.kept_consumer import KeptConsumer
 from shared.bus.subjects import request_consumer
 from shared.tasks import during
-from tests.support.nats import NatsServer, new_cell, started_server
+from tests.support.nats import NatsServer, new_cell
 from tests.support.tcp_proxy import TcpProxy
 
 LIMIT_S = 20.0
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[NatsServer]:
-    with started_server(tmp_path) as server:
-        yield server
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """Faults of the bus's disk: requests lost in damaged files get an error; a stream that refuses all writes is healed."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -21,9 +20,9 @@ from shared.bus.users import BusUser
 from shared.messages.gateway import Claim
 from shared.messages.requests import Arrival, Outcome, OutcomeStatus, Request
 from shared.tasks import cancel
-from tests.support.nats import NatsServer, full_files, started_server
+from tests.support.nats import NatsServer, full_files, new_cell
 from tests.support.present import present
-from tests.support.scheduled_cell import LOG, Cluster
+from tests.support.scheduled_cell import Cluster
 from tests.support.services import service
 from tests.support.waiting import eventually, until
 
@@ -40,16 +39,12 @@ async def claim(bus: Bus, request_id: str, *, is_stored: bool = True) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("damage", "has_leader"), [("flipped", True), ("truncated", False)])
 async def test_every_request_has_an_outcome_after_its_file_was_damaged(
-    damage: str, *, has_leader: bool, tmp_path: Path, tiny_model_dir: Path
+    damage: str, *, has_leader: bool, own_server: NatsServer, tmp_path: Path, tiny_model_dir: Path
 ) -> None:
     """Without a leader the requests have no arrivals, but claims."""
-    server = NatsServer(tmp_path)
-    server.start()
-    bus = await Bus.connect(server.url, CELL, name="test")
-    await bus.set_up()
-    cluster = Cluster(bus, tiny_model_dir, tmp_path, server.url)
-    try:
-        with service("scheduler", cluster.settings, tmp_path / LOG) if has_leader else nullcontext() as scheduler:
+    async with new_cell(own_server, CELL) as bus:
+        cluster = Cluster(bus, tiny_model_dir, tmp_path, own_server.url)
+        with service("scheduler", cluster.settings, cluster.log) if has_leader else nullcontext() as scheduler:
             for name in NAMES:
                 await bus.store(bus.subjects.requests, Request(request_id=name, prompt="2+2=", output_tokens=32))
                 if not has_leader:
@@ -60,18 +55,17 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
                     lambda found: found.state.messages == len(NAMES),
                 )
                 scheduler.kill()
-        await bus.close()
-        server.stop()
-        [block] = (tmp_path / "store").glob(f"**/{bus.subjects.stream('REQUESTS')}/msgs/*.blk")
-        content = bytearray(block.read_bytes())
-        middle = len(content) // 2
-        for at in range(middle, middle + DAMAGED_BYTES):
-            content[at] ^= 0xFF
-        block.write_bytes(content if damage == "flipped" else content[:middle])
-        server.start()
-        bus = await Bus.connect(server.url, CELL, name="test")
-        cluster = Cluster(bus, tiny_model_dir, tmp_path, server.url)
-        with service("scheduler", cluster.settings, tmp_path / LOG):
+    own_server.stop()
+    [block] = (tmp_path / "store").glob(f"**/{bus.subjects.stream('REQUESTS')}/msgs/*.blk")
+    content = bytearray(block.read_bytes())
+    middle = len(content) // 2
+    for at in range(middle, middle + DAMAGED_BYTES):
+        content[at] ^= 0xFF
+    block.write_bytes(content if damage == "flipped" else content[:middle])
+    own_server.start()
+    async with new_cell(own_server, CELL) as bus:
+        cluster = Cluster(bus, tiny_model_dir, tmp_path, own_server.url)
+        with service("scheduler", cluster.settings, cluster.log):
             async with cluster.instance():
 
                 async def all_have_ended() -> bool:
@@ -79,23 +73,16 @@ async def test_every_request_has_an_outcome_after_its_file_was_damaged(
 
                 await until(all_have_ended, 60)  # takes 10 s on an idle machine
         ended = [each for name in NAMES if (each := await bus.outcome(name))]
-        served = [each for each in ended if each.status is OutcomeStatus.COMPLETED]
-        failed = [each.error.message for each in ended if each.error is not None]
-        assert len(served) + len(failed) == len(NAMES)
-        assert failed
-        assert set(failed) == {LOST.message}
-    finally:
-        await bus.close()
-        server.stop()
+    served = [each for each in ended if each.status is OutcomeStatus.COMPLETED]
+    failed = [each.error.message for each in ended if each.error is not None]
+    assert len(served) + len(failed) == len(NAMES)
+    assert failed
+    assert set(failed) == {LOST.message}
 
 
 @pytest.mark.slow
-async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
-    bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer
-) -> None:
+async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(bus: Bus, cluster: Cluster) -> None:
     """Also if the clock of the next scheduler's machine is an hour ahead."""
-    cluster = Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
-    await bus.set_up()
     lost = Arrival(request_id="lost", arrival_s=1.0, prompt_tokens=3, output_tokens=32, slo_s=1.0)
     await bus.store(bus.subjects.arrivals, lost)
     await claim(bus, "refused", is_stored=False)
@@ -116,12 +103,6 @@ async def test_a_request_of_an_earlier_scheduler_that_the_bus_lost_fails(
 
 
 FULL_BYTES = 4096  # of each file
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    with started_server(tmp_path) as started:
-        yield started
 
 
 def server_pid(directory: Path) -> int | None:
@@ -148,9 +129,9 @@ async def break_stream(bus: Bus, pid: int, stream: str, subject: str) -> None:
 
 @pytest.mark.parametrize("kind", ["REQUESTS", "OUTCOMES", "KV_claims", "OBJ_files"])
 async def test_a_stream_that_is_no_longer_written_is_found_until_the_server_restarts(
-    server: NatsServer, kind: str
+    own_server: NatsServer, kind: str
 ) -> None:
-    bus = await Bus.connect(server.url, CELL, name="test")
+    bus = await Bus.connect(own_server.url, CELL, name="test")
     await bus.set_up()
     await bus.store(bus.subjects.requests, Request(request_id="r1", prompt="x"))
     assert await write_errors(bus) == {}
@@ -161,13 +142,13 @@ async def test_a_stream_that_is_no_longer_written_is_found_until_the_server_rest
         "KV_claims": f"$KV.{bus.subjects.claims_bucket}.a",
         "OBJ_files": f"$O.{bus.subjects.files_store}.C.a",
     }
-    await break_stream(bus, server.pid, stream, subjects[kind])
+    await break_stream(bus, own_server.pid, stream, subjects[kind])
     errors = await write_errors(bus)
     assert list(errors) == [stream]
     assert "file too large" in errors[stream]
-    server.stop()
-    server.start()
-    healed = await Bus.connect(server.url, CELL, name="test")
+    own_server.stop()
+    own_server.start()
+    healed = await Bus.connect(own_server.url, CELL, name="test")
     await eventually(lambda: write_errors(healed), lambda found: found == {})
     assert (await healed.js.stream_info(healed.subjects.stream("REQUESTS"))).state.messages >= 1
     for each in (bus, healed):

@@ -28,7 +28,7 @@ from shared.messages.requests import (
 )
 from shared.messages.stats import SchedulerStats
 from shared.messages.steps import StepJobs, StepResults
-from tests.support.nats import NatsServer, new_cell, started_server
+from tests.support.nats import NatsServer, new_cell
 from tests.support.present import present
 from tests.support.scheduled_cell import LIMIT_S, LOG, MODEL_NAME, Cluster
 from tests.support.services import service, stop
@@ -37,12 +37,6 @@ from tests.support.waiting import eventually, reached, until
 
 SHARED = "scheduled"  # the cell of the shared scheduler
 numbers = itertools.count()
-
-
-@pytest.fixture
-def cluster(bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer) -> Cluster:
-    """A cell without a scheduler, for one test."""
-    return Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)
 
 
 @pytest.fixture(scope="module")
@@ -223,15 +217,15 @@ async def test_a_service_stops_on_sigterm_while_the_bus_is_unavailable(
 
 
 @pytest.mark.slow
-async def test_a_leader_stops_on_sigterm_while_the_bus_is_unavailable(tiny_model_dir: Path, tmp_path: Path) -> None:
-    with (
-        started_server(tmp_path) as server,
-        service("scheduler", {"nats_url": server.url, "model": tiny_model_dir}, log := tmp_path / LOG) as process,
-    ):
-        bus = await Bus.connect(server.url, "cell0", name="test")
+async def test_a_leader_stops_on_sigterm_while_the_bus_is_unavailable(
+    own_server: NatsServer, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    settings = {"nats_url": own_server.url, "model": tiny_model_dir}
+    with service("scheduler", settings, log := tmp_path / LOG) as process:
+        bus = await Bus.connect(own_server.url, "cell0", name="test")
         await (await bus.nc.subscribe(bus.subjects.stats("scheduler"))).next_msg(timeout=LIMIT_S)
         await bus.close()
-        server.stop()
+        own_server.stop()
         await reached(lambda: "cannot renew the lease" in log.read_text())  # it may have expired
         assert await asyncio.to_thread(stop, process) == 0
     assert "Traceback" not in log.read_text()

@@ -1,10 +1,11 @@
-"""A scheduler process and scripted instances on one cell of a real bus."""
+"""A scheduler process and scripted instances on one cell of a real bus, and the fixture of such a cell."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from nats.aio.msg import Msg
 
 from shared.bus.client import Bus
@@ -15,6 +16,7 @@ from shared.messages.requests import Outcome, Request
 from shared.messages.steps import StepJobs
 from shared.model_files import read_model_card
 from shared.tasks import during
+from tests.support.nats import NatsServer
 from tests.support.scripted_worker import ScriptedWorker
 
 LIMIT_S = 20.0
@@ -72,3 +74,9 @@ class Cluster:
 
     async def all_acknowledged(self) -> bool:
         return (await self.bus.js.stream_info(self.bus.subjects.stream("REQUESTS"))).state.messages == 0
+
+
+@pytest.fixture
+def cluster(bus: Bus, tiny_model_dir: Path, tmp_path: Path, nats_server: NatsServer) -> Cluster:
+    """A cell without a scheduler, for one test."""
+    return Cluster(bus, tiny_model_dir, tmp_path, nats_server.url)

@@ -1,0 +1,3 @@
+"""The fixtures of several tests."""
+
+from tests.support.scheduled_cell import cluster
