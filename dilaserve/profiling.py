@@ -1,5 +1,6 @@
 """Measures the latency profile of several TP degrees, with progress."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -9,11 +10,18 @@ from services.worker.model.model_loading import CacheSize, ModelChoice, device_n
 from services.worker.profile.profiler import ProfilePlan, cache_tokens_for, measure
 from shared.profile import LatencyProfile, RowKind, kind_name
 
+MAX_LOAD = 0.5  # of each core, in the last minute
+
 
 def measure_degrees(
     choice: ModelChoice, degrees: Sequence[int], plan: ProfilePlan, progress: Progress
 ) -> Iterator[tuple[LatencyProfile, str]]:
     """Yields: the profile of each TP degree, and the device's name. Raises: BadInput if the model cannot run."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > MAX_LOAD * cores:
+        progress.console.print(
+            f"Warning: the machine is busy (load {load:.1f}, {cores} cores): latencies are too long."
+        )
     task = progress.add_task("", total=plan.num_points * len(degrees))
     for degree in degrees:
 
