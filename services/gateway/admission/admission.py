@@ -9,7 +9,6 @@ import math
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import Request as HttpRequest
@@ -44,14 +43,10 @@ class RateLimits:
         self._due_s[key_id, per_minute] = due_s
         return 0.0
 
-    def count(self, key_id: str, per_minute: int, requests: int, now_s: float) -> None:
-        """Count requests that another gateway has allowed."""
-        due_s = self._due_s.get((key_id, per_minute), -math.inf)
-        self._due_s[key_id, per_minute] = max(now_s, due_s) + requests * 60 / per_minute
-
-    def count_until(self, key_id: str, per_minute: int, due_s: float) -> None:
-        """Count requests until all are due at this time, as another gateway has counted them."""
-        self._due_s[key_id, per_minute] = max(due_s, self._due_s.get((key_id, per_minute), -math.inf))
+    def count(self, key_id: str, per_minute: int, requests: int, now_s: float, due_s: float = -math.inf) -> None:
+        """Count requests that another gateway has allowed, by which all that it has counted are due at `due_s`."""
+        own_s = max(now_s, self._due_s.get((key_id, per_minute), -math.inf)) + requests * 60 / per_minute
+        self._due_s[key_id, per_minute] = max(own_s, due_s)
 
     def due(self, now_s: float) -> Mapping[tuple[str, int], float]:
         """By key and limit, the time at which all its requests are due, if that is yet to come. Forgets the others."""
@@ -120,8 +115,7 @@ class KeyUse:
         """Count the use of another gateway. `to_loop_s`: the loop's clock less the bus's."""
         now_s = _now_s()
         for rate in use.rates:
-            self._rates.count(rate.key, rate.per_minute, rate.allowed, now_s)
-            self._rates.count_until(rate.key, rate.per_minute, rate.due_s + to_loop_s)
+            self._rates.count(rate.key, rate.per_minute, rate.allowed, now_s, rate.due_s + to_loop_s)
         self._elsewhere = {name: of for name, of in self._elsewhere.items() if of[0] >= now_s - SILENCE_S}
         self._elsewhere[use.gateway] = now_s, use.in_flight
 
@@ -133,17 +127,14 @@ def _now_s() -> float:
 RETRY_AFTER_S = 1.0  # wait suggested to a client that exceeds a limit on requests in flight
 
 
-@dataclass(slots=True)
 class AdmissionController:
-    """Without `api_keys` every client is admitted. The limits apply to the requests of all cells together."""
+    """The limits apply to the requests of all cells together."""
 
-    _api_keys: "ApiKeyCache | None"
-    _cells: Sequence[CellContext]
-    _max_active: int
-    _anonymous: ApiKey = ANONYMOUS
-    key_use: KeyUse = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, api_keys: "ApiKeyCache | None", cells: Sequence[CellContext], max_active: int, anonymous: ApiKey
+    ) -> None:
+        """`anonymous`: the key of every client without `api_keys`."""
+        self._api_keys, self._cells, self._max_active, self._anonymous = api_keys, cells, max_active, anonymous
         self.key_use = KeyUse(self._in_flight)
 
     async def identify(self, http: HttpRequest) -> None:

@@ -73,7 +73,7 @@ def test_a_gateway_that_starts_takes_over_the_count_of_another_once() -> None:
     assert [old.acquire("a", 6, 100.0) for _ in range(6)] == [0.0] * 6
     for _ in range(3):
         for (key, per_minute), due_s in old.due(100.0).items():
-            new.count_until(key, per_minute, due_s)
+            new.count(key, per_minute, 0, 100.0, due_s)
     assert new.acquire("a", 6, 100.0) == 10.0
     assert new.due(160.1) == {}
 
