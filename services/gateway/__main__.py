@@ -18,7 +18,7 @@ from services.gateway.api.app_context import AppContext
 from services.gateway.api.serving_fields import ServingTables
 from services.gateway.api.web_guard import SECURITY_HEADERS, ServedPaths, WebGuard
 from services.gateway.app import build_app
-from services.gateway.batches.batch_runner import BatchConsumer, BatchRunner
+from services.gateway.batches.batch_runner import BatchRunner
 from services.gateway.cell_context import CellContext
 from services.gateway.http_protocol import BoundedHttpProtocol
 from services.gateway.http_server import CHECK_S, Server
@@ -118,9 +118,7 @@ async def serve(
             await bus.wait_until_closed()
             stop.set()
 
-        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [
-            BatchConsumer(BatchRunner(context), context.batches).run
-        ]
+        bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchRunner(context).run]
         if settings.auth:
             bus_tasks.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
         connecting = tasks.create_task(
