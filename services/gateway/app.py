@@ -58,10 +58,8 @@ def build_app(context: AppContext) -> FastAPI:
         responses=errors(ErrorBody),
         telemetry={"operation_spans": False},  # a span for each HTTP request, where a collector is set
     )
-    with_key = (
-        *(completion_routes, message_routes, token_routes, file_routes, batch_routes, request_routes, state_routes),
-    )
-    for routes in with_key:
+    keyed = completion_routes, message_routes, token_routes, file_routes, batch_routes, request_routes, state_routes
+    for routes in keyed:
         app.include_router(routes(context), dependencies=[Depends(context.admission.identify)])
     app.include_router(health_routes(context))
     install_console(app)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import combinations
 
 from msgspec.structs import replace
 
@@ -19,18 +20,16 @@ def served_cells(settings: GatewaySettings) -> list[GatewaySettings]:
     """The settings of each cell, the gateway's own first. Raises: BadInput for an invalid entry or a conflict."""
     own = replace(settings, model_name=settings.model_name or default_model_name(settings.model), more_models=())
     cells = [own, *(_read(own, number, entry) for number, entry in enumerate(settings.more_models, 1))]
-    for i, cell in enumerate(cells):
-        for other in cells[:i]:
-            if (other.nats_url, other.cell) == (cell.nats_url, cell.cell):
-                raise BadInput(f"{VARIABLE}: the cell {cell.cell} is there twice; it serves one model", VARIABLE)
-            if other.model_name != cell.model_name:
-                continue
-            if other.model != cell.model:
-                message = f"the name {cell.model_name} is there with two models, {other.model} and {cell.model}"
-                raise BadInput(f"{VARIABLE}: {message}", VARIABLE)
-            if other.cell == cell.cell:
-                message = f"two cells of the model {cell.model_name} have the name {cell.cell}; rename one of them"
-                raise BadInput(f"{VARIABLE}: {message}", VARIABLE)
+    for other, cell in combinations(cells, 2):
+        message, is_same_name = "", other.model_name == cell.model_name
+        if (other.nats_url, other.cell) == (cell.nats_url, cell.cell):
+            message = f"the cell {cell.cell} is there twice; it serves one model"
+        elif is_same_name and other.model != cell.model:
+            message = f"the name {cell.model_name} is there with two models, {other.model} and {cell.model}"
+        elif is_same_name and other.cell == cell.cell:
+            message = f"two cells of the model {cell.model_name} have the name {cell.cell}; rename one of them"
+        if message:
+            raise BadInput(f"{VARIABLE}: {message}", VARIABLE)
     return cells
 
 

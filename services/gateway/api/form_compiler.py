@@ -13,12 +13,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_core import from_json
 
 from services.gateway.api.tool_calls.use import ToolUse
-from services.gateway.api.turns import Kind, Turns
+from services.gateway.api.turns import Turns
 from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
@@ -31,6 +31,7 @@ from shared.patterns.parts import Compiled, FormPart
 from shared.patterns.schema_keywords import ASSERTIONS
 from shared.run_in_process import LOWEST_PRIORITY, run_in_process
 
+Kind = Literal["schema", "object", "regex", "grammar", "choice"]
 KINDS: Mapping[str, Kind] = {  # by the last word of a field, or the type of a response format
     "object": "object",
     "regex": "regex",
@@ -99,13 +100,8 @@ class TextForm:
 
     pattern: str = ""
     labels: Sequence[str] = ()
-    max_bytes: int | None = None  # of a text of the pattern; None: no limit
+    max_tokens: int | None = None  # of a text of the pattern: one for each byte, and the end token; None: no limit
     left_out: Sequence[str] = ()  # fields of optional parts that cannot be compiled: the text never has them
-
-    @property
-    def max_tokens(self) -> int | None:
-        """The most tokens of a text: one for each byte, and the end token. None: no limit."""
-        return None if self.max_bytes is None else self.max_bytes + 1
 
 
 class FormCompiler:
@@ -188,7 +184,8 @@ def _text_form(form: Form | None, tools: ToolUse, budget: Budget) -> TextForm:
         raise BadInput(f"{field}: {error.message}", field) from None
     except RecursionError:
         raise BadInput(f"{field} is nested too deep", field) from None
-    return TextForm(pattern, max_bytes=longest_text(automaton), left_out=left_out)
+    max_bytes = longest_text(automaton)
+    return TextForm(pattern, max_tokens=None if max_bytes is None else max_bytes + 1, left_out=left_out)
 
 
 def _field_of(form: Form | None) -> str:

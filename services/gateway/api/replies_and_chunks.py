@@ -33,7 +33,7 @@ class TextFormat:
 
     def ending(self, index: int, finish_reason: FinishReason | None) -> list[Json]:
         """The choices of the last chunks."""
-        return [self.choice(index, "", finish_reason)]
+        return [self.piece(index, "") | {"finish_reason": finish_reason}]
 
     def logprobs(self, tokens: Sequence[TokenLogprob]) -> Json:
         wants_top = any(token.alternatives for token in tokens)
@@ -59,9 +59,6 @@ class FimFormat(TextFormat):
 
     def piece(self, index: int, text: str) -> Json:
         return _choice(index, None, text=text, delta={"content": text})
-
-    def ending(self, index: int, finish_reason: FinishReason | None) -> list[Json]:
-        return [self.piece(index, "") | {"finish_reason": finish_reason}]
 
 
 class ChatFormat(TextFormat):
@@ -187,7 +184,9 @@ class CompletionReplies(StreamedReplies):
 
     def whole(self, outcomes: Sequence[Outcome]) -> Json:
         choices = [
-            self.form.choice(i, echo + each.text, each.finish_reason) | self._logprobs(each) | _stop_reason(each)
+            self.form.choice(i, echo + each.text, each.finish_reason)
+            | self._logprobs(each)
+            | {"stop_reason": each.stop_reason}
             for i, (echo, each) in enumerate(zip(self.echoes, outcomes, strict=True))
         ]
         if len(outcomes) > 1:
@@ -219,7 +218,7 @@ class CompletionReplies(StreamedReplies):
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
         *rest, last = self.form.ending(index, outcome.finish_reason)
-        ending = self._chunk([last | _stop_reason(outcome)])
+        ending = self._chunk([last | {"stop_reason": outcome.stop_reason}])
         return [*(self._chunk([choice]) for choice in rest), ending | {"dilaserve": serving(outcome)}]
 
     def last(self, outcomes: Sequence[Outcome]) -> list[Json]:
@@ -243,10 +242,6 @@ class CompletionReplies(StreamedReplies):
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = {**self.head, "object": self.form.chunk, "choices": choices}
         return chunk | {"usage": None} if self.include_usage else chunk
-
-
-def _stop_reason(outcome: Outcome) -> Json:
-    return {"stop_reason": outcome.stop_reason}
 
 
 def serving(outcome: Outcome) -> Json:

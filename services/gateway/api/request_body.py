@@ -154,11 +154,8 @@ async def bounded(request: Request, max_bytes: int, budget: BodyBudget, held: He
             raise ApiError(400, "the body is incomplete") from None
         except TimeoutError:
             held.check()
-            message, close = (
-                f"the body arrived too slowly: {size} bytes in {now_s() - start_s:.0f} s",
-                {"Connection": "close"},
-            )
-            raise ApiError(408, message, code="timeout", headers=close) from None
+            message = f"the body arrived too slowly: {size} bytes in {now_s() - start_s:.0f} s"
+            raise ApiError(408, message, code="timeout", headers={"Connection": "close"}) from None
         if part is None:
             return
         size += len(part)

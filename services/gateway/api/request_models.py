@@ -121,18 +121,9 @@ class CompletionBody(ServedBody, TextForms):
         return "max_tokens", self.max_tokens
 
     @property
-    def given_suffix(self) -> str | None:
-        """The text after the completion."""
-        return None
-
-    @property
     def alternatives(self) -> int | None:
         """The number of the most probable tokens that the reply has at each position; None: no log-probabilities."""
         return None
-
-    def echo_of(self, prompt: Prompt, text: TextModel) -> str:  # noqa: ARG002
-        """The text before a choice of this prompt."""
-        return ""
 
     def completion(
         self,
@@ -140,15 +131,18 @@ class CompletionBody(ServedBody, TextForms):
         prompts: Sequence[Prompt],
         tools: ToolUse,
         format_of: Callable[[str], TextFormat],
+        *,
+        echo_of: Callable[[Prompt], str] = lambda _: "",
+        suffix: str | None = None,
         left_out: Sequence[str] = (),
     ) -> WantedCompletion:
-        """The wishes of this body. `format_of`: of the reply, by the id of the first request; `left_out`: the fields
-        without effect on this model."""
+        """The wishes of this body. `format_of`: of the reply, by the id of the first request; `echo_of`: of a prompt,
+        the text before a choice; `suffix`: the text after it; `left_out`: fields without effect on this model."""
         n = self.n or 1
 
         def replies(request_id: str, created_s: float) -> CompletionReplies:
             form, options = format_of(request_id), self.stream_options or StreamOptions()
-            echoes = [self.echo_of(prompt, text) for prompt in prompts]
+            echoes = [echo_of(prompt) for prompt in prompts]
             head: dict[str, Any] = {"id": form.id_prefix + request_id, "created": int(created_s)}
             head["model"] = text.card.name
             if self.service_tier is not None:
@@ -174,7 +168,7 @@ class CompletionBody(ServedBody, TextForms):
             replies=replies,
             stop=self.stop or (),
             forms=self.forms(),
-            suffix=self.given_suffix,
+            suffix=suffix,
             template=self.template,
             alternatives=self.alternatives,
             canvas=bool(self.canvas),
@@ -183,8 +177,7 @@ class CompletionBody(ServedBody, TextForms):
 
     @model_validator(mode="after")
     def _refuse_with_template(self) -> Self:
-        wants_logprobs = self.alternatives is not None
-        given = {"suffix": self.given_suffix, "logprobs": wants_logprobs, "max_tokens": self.max_tokens == 0}
+        given = {"logprobs": self.alternatives is not None, "max_tokens": self.max_tokens == 0}
         wrong = next((name for name, is_given in given.items() if is_given), None)
         if self.template is not None and wrong is not None:
             raise unsupported_field(wrong, f"{wrong} is not supported with template")
@@ -222,7 +215,7 @@ class ChatBody(CompletionBody, WithToolChoice):
         tools = self.tool_use(planner.text)
         unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
         prompt = tools.chat(turns, options=options)
-        return self.completion(planner.text, [prompt], tools, partial(ChatFormat, tools), unread)
+        return self.completion(planner.text, [prompt], tools, partial(ChatFormat, tools), left_out=unread)
 
     @model_validator(mode="after")
     def _require_logprobs(self) -> Self:
@@ -256,17 +249,17 @@ class TextBody(CompletionBody):
         return cast("list[Prompt]", self.prompt if several else [self.prompt])
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        tools = ToolUse(find_call_syntax(planner.text.tool_template))
-        return self.completion(planner.text, self._prompts(), tools, lambda _: self.reply_format())
+        text, suffix = planner.text, self.suffix or None
+        tools = ToolUse(find_call_syntax(text.tool_template))
 
-    def echo_of(self, prompt: Prompt, text: TextModel) -> str:
-        if not self.echo:
-            return ""
-        return prompt if isinstance(prompt, str) else text.decode(cast("list[int]", prompt))
+        def echo_of(prompt: Prompt) -> str:
+            if not self.echo:
+                return ""
+            return prompt if isinstance(prompt, str) else text.decode(cast("list[int]", prompt))
 
-    @property
-    def given_suffix(self) -> str | None:
-        return self.suffix or None
+        return self.completion(
+            text, self._prompts(), tools, lambda _: self.reply_format(), echo_of=echo_of, suffix=suffix
+        )
 
     @property
     def alternatives(self) -> int | None:
@@ -274,6 +267,8 @@ class TextBody(CompletionBody):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
+        if self.template is not None and self.suffix:
+            raise unsupported_field("suffix", "suffix is not supported with template")
         if self.echo and self.logprobs is not None:
             reason = "a diffusion model gives no log-likelihood of a prompt"
             raise unsupported_field("logprobs", f"logprobs is not supported with echo: {reason}")

@@ -5,7 +5,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Literal
 
 
 class Turns:
@@ -63,6 +62,3 @@ class Turns:
                 self._running.add(first)
                 if tasks:
                     self._waiting[first] = tasks
-
-
-Kind = Literal["schema", "object", "regex", "grammar", "choice"]

@@ -172,7 +172,7 @@ async def test_a_small_form_does_not_wait_for_large_ones_of_another_key() -> Non
     large = [asyncio.create_task(compiler.form_of([hostile(n)], NO_TOOLS, owner="greedy")) for n in range(1, 4)]
     await asyncio.sleep(0)
     small = await compiler.form_of([SMALL], NO_TOOLS, owner="other")
-    assert small.max_bytes == 11
+    assert small.max_tokens == 12
     assert not any(task.done() for task in large[1:])
     for task in large:
         task.cancel()
