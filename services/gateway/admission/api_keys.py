@@ -57,7 +57,7 @@ class ApiKeyCache:
         unavailable."""
         hashed = hash_secret(_secret_of(headers))
         if hashed not in self._keys:
-            await self._read_since(asyncio.get_running_loop().time())
+            await self._read()
         key = self._keys.get(hashed)
         if key is None and self._unavailable:
             raise RetryLater("cannot read the API keys: the database is unavailable")
@@ -67,15 +67,16 @@ class ApiKeyCache:
 
     async def _refresh(self) -> None:
         while True:
-            await self._read_since(asyncio.get_running_loop().time())
+            await self._read()
             await pause(REFRESH_S)
 
-    async def _read_since(self, since_s: float) -> None:
-        """Read the keys, unless a read began at `since_s` (loop time) or later. Concurrent callers share one read."""
+    async def _read(self) -> None:
+        """Read the keys. Callers share a read that begins after their calls."""
+        clock = asyncio.get_running_loop().time
+        called_s = clock()
         async with self._lock:
-            if self._read_s >= since_s:
+            if self._read_s >= called_s:
                 return
-            clock = asyncio.get_running_loop().time
             await asyncio.sleep(max(0.0, self._read_s + MIN_READ_INTERVAL_S - clock()))
             self._read_s = clock()
             try:

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 class AppContext:
-    def __init__(
-        self, settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None" = None
-    ) -> None:
+    def __init__(self, settings: GatewaySettings, texts: Sequence[TextModel], api_keys: "ApiKeyCache | None") -> None:
         """`texts`: of each model. Raises: BadInput if `more_models` or a table of the settings is invalid."""
         of_models = zip(by_model(served_cells(settings)), texts, strict=True)
         self.models = [ModelCells([CellContext(cell, text) for cell in cells]) for cells, text in of_models]

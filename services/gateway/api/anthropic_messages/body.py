@@ -1,7 +1,7 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens, and the turns of a chat with them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
@@ -41,11 +41,6 @@ class MessageToolChoice(Lenient):
             raise wrong_field("name", "is required with type tool, and only allowed there")
         return self
 
-    @property
-    def rules(self) -> CallRules:
-        mode = "required" if self.type in {"any", "tool"} else self.type
-        return CallRules(mode, self.name, not self.disable_parallel_tool_use)
-
 
 class CallBlock(Lenient):
     """A call, in a message of the assistant."""
@@ -82,17 +77,6 @@ Block = Annotated[
 Content = Annotated[str | Annotated[list[Block], Field(fail_fast=True)], BeforeValidator(without_documents)]
 
 
-def turns_of(role: str, content: Sequence[Block]) -> list[Turn]:
-    """The turns of a chat with these blocks: the results of calls, then the text and the calls."""
-    results = [block for block in content if isinstance(block, ResultBlock)]
-    turns: list[Turn] = [turn("tool", joined(each.content), result_of=each.tool_use_id) for each in results]
-    calls = [call(block.id, block.name, block.input) for block in content if isinstance(block, CallBlock)]
-    texts = [block.text for block in content if isinstance(block, TextPart)]
-    if texts or calls or not turns:
-        turns.append(turn(role, "\n".join(texts), calls))
-    return turns
-
-
 BILLING_START = "x-anthropic-billing-header:"  # of Claude Code's system block that changes in each request
 ROLE_OF_BLOCK = {"tool_use": "assistant", "tool_result": "user"}  # of the messages that may have such a block
 
@@ -113,7 +97,16 @@ class MessageTurn(Lenient):
         return content
 
     def turns(self) -> list[Turn]:
-        return [turn(self.role, self.content)] if isinstance(self.content, str) else turns_of(self.role, self.content)
+        """The turns of a chat with these blocks: the results of calls, then the text and the calls."""
+        if isinstance(self.content, str):
+            return [turn(self.role, self.content)]
+        results = [block for block in self.content if isinstance(block, ResultBlock)]
+        turns: list[Turn] = [turn("tool", joined(each.content), result_of=each.tool_use_id) for each in results]
+        calls = [call(block.id, block.name, block.input) for block in self.content if isinstance(block, CallBlock)]
+        texts = [block.text for block in self.content if isinstance(block, TextPart)]
+        if texts or calls or not turns:
+            turns.append(turn(self.role, "\n".join(texts), calls))
+        return turns
 
 
 class OutputOptions(Lenient):
@@ -144,7 +137,10 @@ class ConversationBody(OfModel, WithTools):
 
     @property
     def rules(self) -> CallRules:
-        return self.tool_choice.rules if self.tool_choice is not None else CallRules()
+        if (choice := self.tool_choice) is None:
+            return CallRules()
+        mode = "required" if choice.type in {"any", "tool"} else choice.type
+        return CallRules(mode, choice.name, not choice.disable_parallel_tool_use)
 
     def chat(self, tools: ToolUse) -> Chat:
         system = [turn("system", text)] if (text := joined(self.system)) else []

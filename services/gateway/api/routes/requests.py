@@ -104,23 +104,25 @@ def request_routes(context: AppContext) -> APIRouter:
             if wanted.after is not None:
                 active = await _later(context, http, active, wanted.after)
             has_more = len(active) > wanted.limit or bool(active and not is_whole)
-            unfinished: list[RequestSummary | UnfinishedRequest] = [
-                UnfinishedRequest.of(each) for each in active[: wanted.limit]
-            ]
-            return RequestPage(object="list", data=unfinished, has_more=has_more)
+            page = active[: wanted.limit]
+            return RequestPage(object="list", data=[UnfinishedRequest.of(each) for each in page], has_more=has_more)
         of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
         ended = list(merge(*of_cells, key=end_s, reverse=True))
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
         if wanted.id and not outcomes:
             outcomes = await _older(context, http, wanted)
-        summaries: list[RequestSummary | UnfinishedRequest] = [RequestSummary.of(each) for each in outcomes]
-        return RequestPage(object="list", data=summaries, has_more=has_more, total=len(ended))
+        summaries = [RequestSummary.of(each) for each in outcomes]
+        return RequestPage(object="list", data=[*summaries], has_more=has_more, total=len(ended))
 
     @router.get("/{name}", response_model_exclude_unset=True)
     async def get_request(http: Request, name: str) -> StoredRequest | UnfinishedRequest:
         """The outcome of a request, or that it runs; `name` is the id of the request or of its reply."""
         found, _ = await _find(context, http, name)
-        return stored(found) if isinstance(found, Outcome) else found
+        if not isinstance(found, Outcome):
+            return found
+        usage = usage_of([found], [found])
+        steps = step_list(found.decisions, found.stats.slo_s) if found.stats else []
+        return StoredRequest.of(found, object="dilaserve.request", usage=usage, steps=steps)
 
     @router.post("/{name}/cancel", status_code=202)
     async def cancel_request(http: Request, name: str) -> UnfinishedRequest:
@@ -131,10 +133,6 @@ def request_routes(context: AppContext) -> APIRouter:
         with bus_errors("cancel the request"):
             await bus.publish(bus.subjects.cancel(found.id), Cancel(reason="the client cancelled it"))
         return found.model_copy(update={"status": "cancelling"})
-
-    def stored(outcome: Outcome) -> StoredRequest:
-        steps = step_list(outcome.decisions, outcome.stats.slo_s) if outcome.stats else []
-        return StoredRequest.of(outcome, object="dilaserve.request", usage=usage_of([outcome], [outcome]), steps=steps)
 
     return router
 
