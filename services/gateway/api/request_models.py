@@ -54,6 +54,8 @@ class StreamOptions(Lenient):
 class ServedBody(OfModel):
     """Fields of every body that the model answers."""
 
+    effort_field: ClassVar[str] = "reasoning_effort"  # that names a quality floor (serving_fields.py), if there is one
+
     stream: bool | None = None
     temperature: Temperature | None = None  # None: 0, greedy
     seed: Annotated[Seed | None, also("seed", "random_seed")] = None  # the second is Mistral's name
@@ -77,11 +79,6 @@ class ServedBody(OfModel):
     min_threshold: Annotated[Threshold | None, also("min_threshold", "threshold")] = None
     edit_threshold: Annotated[Threshold | None, also("edit_threshold", "editing_threshold")] = None
     block_length: BlockLength | None = None
-
-    @property
-    def effort(self) -> tuple[str, str | None]:
-        """The field that names a quality floor (serving_fields.py), and its value; None: the body has none."""
-        return "reasoning_effort", None
 
     def passed(self) -> dict[str, Any]:
         """The given fields that a request has, most of them under the same names."""
@@ -110,10 +107,6 @@ class CompletionBody(ServedBody, TextForms):
     reasoning_effort: str | None = None
     canvas: bool | None = None  # DiLaServe's: whether the stream also has each step's tokens and guesses
     template: str | None = None  # DiLaServe's: the text, in which <mask:N> is a hole of N tokens
-
-    @property
-    def effort(self) -> tuple[str, str | None]:
-        return "reasoning_effort", self.reasoning_effort
 
     @property
     def limit(self) -> tuple[str, int | None]:

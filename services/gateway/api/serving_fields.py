@@ -69,9 +69,11 @@ class ServingTables:
         """Each of the body's fields that names an entry of a table, the name, and the table."""
         if body.service_tier is not None and body.service_tier not in NEUTRAL_TIERS:
             yield "service_tier", body.service_tier, self.tiers
-        field_name, effort = body.effort
-        if effort is not None:
-            yield field_name, effort, self.efforts
+        effort: Any = body
+        for name in body.effort_field.split("."):
+            effort = getattr(effort, name, None)
+        if isinstance(effort, str):
+            yield body.effort_field, effort, self.efforts
 
 
 def with_serving_fields(body: ServedBody, headers: Headers, tables: ServingTables) -> ServedBody:

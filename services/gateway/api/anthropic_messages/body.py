@@ -155,6 +155,7 @@ class MessageBody(ConversationBody, ServedBody):
     """POST /v1/messages."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
+    effort_field: ClassVar[str] = "output_config.effort"
 
     max_tokens: MaxTokens
     stop_sequences: StopStrings | None = None
@@ -163,10 +164,6 @@ class MessageBody(ConversationBody, ServedBody):
     service_tier: Annotated[
         str | None, BeforeValidator(lambda tier: "auto" if tier == "standard_only" else tier)  # both are neutral
     ] = None
-
-    @property
-    def effort(self) -> tuple[str, str | None]:
-        return "output_config.effort", self.output_config.effort if self.output_config else None
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         tools = self.tool_use(planner.text)

@@ -1,5 +1,6 @@
 """The body of POST /v1/responses."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -7,13 +8,14 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from services.gateway.api.base_models import Lenient, unsupported, unsupported_field, wrong_field
 from services.gateway.api.field_types import MaxTokens, Metadata, ResponseFormat, TopLogprobs
-from services.gateway.api.openai_responses.references import referenced_items
 from services.gateway.api.openai_responses.replies import ResponseReplies
 from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, OrLeftOut, leaving_out
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
 from services.gateway.api.request_models import ServedBody
 from services.gateway.api.tool_calls.models import LEAVES_OUT_BUILT_IN, MAX_TOOLS, Function, WithToolChoice
+from services.gateway.api.tool_calls.use import ToolUse
+from services.gateway.errors import MAX_NAME_LENGTH, ApiError
 from shared.errors import BadInput
 from shared.messages.requests import ChatMessage
 
@@ -23,7 +25,7 @@ INCLUDED = (
     r"|[a-z_]+_call(_output)?\.[a-z_.]+)$"
 )
 MAX_ID_LENGTH = 100  # characters
-REQUIRED = {
+REQUIRED: Mapping[str, Sequence[str]] = {  # by type of an item
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
@@ -31,6 +33,7 @@ REQUIRED = {
     "custom_tool_call_output": ("call_id", "output"),
     "item_reference": ("id",),
 }
+ITEM_ID = re.compile(r"msg_([A-Za-z0-9_-]{1,64})|fc_([A-Za-z0-9_-]{1,64})_[0-9]+")  # with the id of its request
 MAX_REFERENCES = 500  # of a body; each may be to another reply, which is read from the bus
 # Reasoning, and items of tools that other servers run. Not `compaction`, which represents messages.
 LEFT_OUT = leaving_out(
@@ -39,21 +42,16 @@ LEFT_OUT = leaving_out(
 )
 
 
+ItemType = Literal[
+    "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "item_reference"
+]
+
+
 class InputItem(Lenient):
     """A message, a call of a tool or its result, of the input or of the output of an earlier response, or the id of
     such an item. The input of a custom tool is a text; such calls are those of another server."""
 
-    type: (
-        Literal[
-            "message",
-            "function_call",
-            "function_call_output",
-            "custom_tool_call",
-            "custom_tool_call_output",
-            "item_reference",
-        ]
-        | None
-    ) = None
+    type: ItemType | None = None
     id: str | None = None
     status: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None  # of a message
@@ -108,6 +106,7 @@ class ResponseBody(ServedBody, WithToolChoice):
     """POST /v1/responses."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_IN_OTHER_FORMS
+    effort_field: ClassVar[str] = "reasoning.effort"
 
     input: InputItems
     instructions: str | None = None
@@ -126,10 +125,6 @@ class ResponseBody(ServedBody, WithToolChoice):
     include: Annotated[list[Annotated[str, Field(pattern=INCLUDED)]], Field(fail_fast=True)] | None = None
     text: TextOptions | None = None
     conversation: Annotated[None, BeforeValidator(_refuse_stored)] = None
-
-    @property
-    def effort(self) -> tuple[str, str | None]:
-        return "reasoning.effort", self.reasoning.effort if self.reasoning else None
 
     @property
     def alternatives(self) -> int | None:
@@ -171,7 +166,7 @@ class ResponseBody(ServedBody, WithToolChoice):
         )
 
     async def _items(self, planner: BodyPlanner) -> list[InputItem]:
-        """The items of the input; references are replaced by the items that they name. Raises: as referenced_items."""
+        """The items of the input; references are replaced by the items that they name. Raises: as _referenced."""
         items = {f"input[{at}].id": item for at, item in enumerate(self.input) if not isinstance(item, LeftOut)}
         ids = {field: item.id or "" for field, item in items.items() if item.kind == "item_reference"}
         if len(ids) > MAX_REFERENCES:
@@ -179,8 +174,7 @@ class ResponseBody(ServedBody, WithToolChoice):
         if ids:
             # The tools of earlier replies are not stored; `tool_choice` is about this reply
             tools = self.model_copy(update={"tool_choice": None, "parallel_tool_calls": None}).tool_use(planner.text)
-            found = await referenced_items(ids, planner, tools)
-            items |= {field: InputItem.model_validate(item) for field, item in found.items()}
+            items |= await _referenced(ids, planner, tools)
         return list(items.values())
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
@@ -199,7 +193,7 @@ class ResponseBody(ServedBody, WithToolChoice):
             "presence_penalty": self.presence_penalty or 0.0,
             "previous_response_id": self.previous_response_id,
             "prompt_cache_key": None,
-            "reasoning": {"effort": self.effort[1], "summary": None},
+            "reasoning": {"effort": self.reasoning.effort if self.reasoning else None, "summary": None},
             "safety_identifier": None,
             "service_tier": "default" if self.service_tier in (None, "auto") else self.service_tier,
             "store": is_stored,
@@ -212,6 +206,31 @@ class ResponseBody(ServedBody, WithToolChoice):
             "truncation": "disabled",
             "user": self.user,
         }
+
+
+async def _referenced(ids: Mapping[str, str], planner: BodyPlanner, tools: ToolUse) -> dict[str, InputItem]:
+    """The items with these ids, by the fields that name them, from the outcomes of earlier requests of the same key, of
+    which each is read once. `tools`: how calls in a text are read; without tools none is.
+
+    Raises: ApiError 404 that names the field of an item that does not exist; RetryLater if the bus does not answer.
+    """
+    of_request: dict[str, dict[str, Any]] = {}  # the items of each reply, by id
+    found = {}
+    for field, item_id in ids.items():
+        match = ITEM_ID.fullmatch(item_id)
+        request_id = match[1] or match[2] if match else ""
+        if match and request_id not in of_request:
+            outcome = await planner.conversations.outcome(request_id, planner.key)
+            items = ResponseReplies({}, request_id, planner.text, tools, None).output(outcome) if outcome else []
+            of_request[request_id] = {item["id"]: item for item in items}
+        item = of_request.get(request_id, {}).get(item_id)
+        if item is None:
+            reason = "no response of the last day has it, or its call needs the tools"
+            advice = "send the item itself, as clients do with store: false"
+            message = f"{field}: the item {item_id[:MAX_NAME_LENGTH]!r} is not found: {reason}; {advice}"
+            raise ApiError(404, message, param=field, code="not_found")
+        found[field] = InputItem.model_validate(item)
+    return found
 
 
 def turns_of(items: Sequence[InputItem | LeftOut]) -> list[Turn]:
