@@ -61,10 +61,8 @@ def check_completed(outcome: Outcome, form_field: str) -> None:
     message = error.message if error else f"the request was {outcome.status.value}"
     match outcome.status:
         case OutcomeStatus.REFUSED:
-            wait_s = error.retry_after_s if error else None
-            raise ApiError(
-                429, f"slo_ms: {message}", param="slo_ms", code=SLO_UNATTAINABLE, retry_after_s=wait_s or 1.0
-            )
+            wait_s = (error and error.retry_after_s) or 1.0
+            raise ApiError(429, f"slo_ms: {message}", param="slo_ms", code=SLO_UNATTAINABLE, retry_after_s=wait_s)
         case OutcomeStatus.REJECTED:
             raise ApiError(400, message, param=field, code="rejected")
         case OutcomeStatus.CANCELLED:

@@ -2,11 +2,14 @@
 uvicorn does not have."""
 
 import asyncio
+import json
 import sys
 from typing import Any
 
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from services.gateway.errors import ApiError
 
 MAX_HEADER_BYTES = 65_536  # of a header that continues after them; one that ends within the next PART_BYTES is accepted
 PART_BYTES = 16_384  # data is parsed in parts of this size
@@ -122,8 +125,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self._in_header:
             self.transport.close()
             return
-        body = f'{{"error": {{"message": "{message}", "type": "invalid_request_error", "param": null, "code": '
-        body += '"header_too_large"}}' if status == 431 else '"timeout"}}'
+        code = "header_too_large" if status == 431 else "timeout"
+        body = json.dumps(ApiError(status, message, code=code).body())
         headers = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.pause_reading()
         self.transport.write(STATUS_LINE[status] + headers.encode() + body.encode())

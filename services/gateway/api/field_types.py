@@ -70,13 +70,11 @@ def check_prompt(prompt: Any) -> Any:
     raise unsupported("must be a string, a list of token ids, or a list of such prompts")
 
 
-Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]  # as OpenAI has it; the bus allows more
 Priority = Annotated[int, as_on_bus("priority")]
 SloMs = Annotated[float, Field(gt=0, le=MAX_SLO_MS, allow_inf_nan=False)]
 Penalty = Annotated[float, as_on_bus("presence_penalty", allow_inf_nan=False)]
 Share = Annotated[float, as_on_bus("top_p", allow_inf_nan=False)]
 Threshold = Annotated[float, as_on_bus("min_threshold", allow_inf_nan=False)]
-Seed = Annotated[int, as_on_bus("seed")]
 BlockLength = Annotated[int, as_on_bus("block_length")]
 StopTokens = Annotated[
     list[Annotated[int, as_on_bus("stop_token_ids", "item_type")]], as_on_bus("stop_token_ids", fail_fast=True)

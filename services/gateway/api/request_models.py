@@ -20,12 +20,10 @@ from services.gateway.api.field_types import (
     Penalty,
     Priority,
     Prompts,
-    Seed,
     Share,
     SloMs,
     StopStrings,
     StopTokens,
-    Temperature,
     TemplateOptions,
     TextForms,
     Threshold,
@@ -57,8 +55,9 @@ class ServedBody(OfModel):
     effort_field: ClassVar[str] = "reasoning_effort"  # that names a quality floor (serving_fields.py), if there is one
 
     stream: bool | None = None
-    temperature: Temperature | None = None  # None: 0, greedy
-    seed: Annotated[Seed | None, also("seed", "random_seed")] = None  # the second is Mistral's name
+    # As OpenAI has it; the bus allows more. None: 0, greedy
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    seed: Annotated[Annotated[int, as_on_bus("seed")] | None, also("seed", "random_seed")] = None  # Mistral's name
     top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

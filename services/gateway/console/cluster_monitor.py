@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import structlog
 from msgspec.structs import replace
@@ -105,10 +105,10 @@ class ClusterMonitor:
         """None: no reconfigurator runs."""
         return self._reconfigurator if time.monotonic() - self._reconfigurator_s <= STATS_TIMEOUT_S else None
 
-    def recent(self, accepts: Callable[[Outcome], bool]) -> Iterator[Outcome]:
-        """The most recently finished requests that `accepts` selects, newest first, without the details of steps and
-        with the beginning of their text."""
-        return filter(accepts, reversed(self._recent.values()))
+    def recent(self) -> Iterator[Outcome]:
+        """The most recently finished requests, newest first, without the details of steps and with the beginning of
+        their text."""
+        return reversed(self._recent.values())
 
     def cluster(self) -> ClusterView:
         reason = self._readiness.problem() or None

@@ -27,26 +27,18 @@ from services.gateway.view_models import List, Page, ResponseModel
 from shared.api_keys import ApiKey
 from shared.messages.gateway import Batch, BatchStatus
 
-Write = Callable[[bytes], Awaitable[None]]
+Write = Callable[[bytes], Awaitable[int]]  # returns the number of bytes that are no longer in memory
 
 
-async def read_upload(
-    http: Request, budget: BodyBudget, write: Callable[[bytes], Awaitable[int]]
-) -> tuple[str, list[str]]:
-    """Pass the form's file to `write`, which returns the number of bytes that are no longer in memory.
+async def read_upload(http: Request, budget: BodyBudget, write: Write) -> tuple[str, list[str]]:
+    """Pass the form's file to `write`.
 
     Returns: the file's name, and the names of the form's other fields. Raises: ApiError naming the wrong field; errors
     of `bounded`.
     """
     with budget.body() as held:
-
-        async def store(data: bytes) -> None:
-            budget.hold(held, -await write(data))
-
-        async def skip(data: bytes) -> None:
-            budget.hold(held, -len(data))
-
-        form = await _read(http, bounded(http, MAX_FILE_BYTES, budget, held), store, skip)
+        passed = partial(_PassedFile, partial(budget.hold, held), write)
+        form = await _read(http, bounded(http, MAX_FILE_BYTES, budget, held), passed)
     purpose, files = form.get("purpose"), [file for file in form.getlist("file") if isinstance(file, UploadFile)]
     if purpose != "batch":
         raise ApiError(400, "purpose must be 'batch'", param="purpose", code="unsupported_value")
@@ -58,8 +50,8 @@ async def read_upload(
     return filename, [name for name in form if name not in {"file", "purpose"}]
 
 
-async def _read(http: Request, parts: AsyncGenerator[bytes], store: Write, skip: Write) -> FormData:
-    """`store` gets the parts of its file, and `skip` those of other files. Raises: ApiError if the form is invalid."""
+async def _read(http: Request, parts: AsyncGenerator[bytes], passed: Callable[..., UploadFile]) -> FormData:
+    """`passed`: makes a file, by its name and whether it is the wanted one. Raises: ApiError if the form is invalid."""
 
     class Form(MultiPartParser):
         """Passes each part of the file on, instead of keeping it in a temporary file."""
@@ -72,7 +64,7 @@ async def _read(http: Request, parts: AsyncGenerator[bytes], store: Write, skip:
                 part.file.file.close()
                 filename = part.file.filename
             if part.file is not None or is_wanted:  # some clients send a file without a name
-                part.file = _PassedFile(filename, store if is_wanted else skip)
+                part.file = passed(filename, is_wanted)
 
     try:
         return await Form(http.headers, parts).parse()
@@ -82,14 +74,14 @@ async def _read(http: Request, parts: AsyncGenerator[bytes], store: Write, skip:
 
 
 class _PassedFile(UploadFile):
-    """A file of a form that is passed on and not kept."""
+    """A file of a form that is passed on, if it is the wanted one, and not kept."""
 
-    def __init__(self, filename: str | None, write: Write) -> None:
+    def __init__(self, hold: Callable[[int], None], write: Write, filename: str | None, is_wanted: bool) -> None:
         super().__init__(io.BytesIO(), filename=filename)
-        self._write = write
+        self._hold, self._write, self._is_wanted = hold, write, is_wanted
 
     async def write(self, data: bytes) -> None:
-        await self._write(data)
+        self._hold(-await self._write(data) if self._is_wanted else -len(data))
 
     async def seek(self, offset: int) -> None:
         """Nothing is kept."""

@@ -127,7 +127,7 @@ def state_routes(context: AppContext) -> APIRouter:
         """The API key that asks, with an operator's key all keys that are not revoked. Empty without `auth`."""
         finished = defaultdict[str, list[ServingStats | None]](list)  # by key
         for cell in context.cells:
-            for outcome in cell.monitor.recent(lambda _: True):
+            for outcome in cell.monitor.recent():
                 finished[outcome.key].append(outcome.stats)
         return List(
             data=[_key_view(*found, finished[found[0].key_id]) for found in context.admission.keys(key_of(http))]

@@ -106,8 +106,8 @@ def request_routes(context: AppContext) -> APIRouter:
             has_more = len(active) > wanted.limit or bool(active and not is_whole)
             page = active[: wanted.limit]
             return RequestPage(object="list", data=[UnfinishedRequest.of(each) for each in page], has_more=has_more)
-        of_cells = [cell.monitor.recent(lambda each: wanted.accepts(each, viewer)) for cell in context.cells]
-        ended = list(merge(*of_cells, key=end_s, reverse=True))
+        recent = merge(*(cell.monitor.recent() for cell in context.cells), key=end_s, reverse=True)
+        ended = [each for each in recent if wanted.accepts(each, viewer)]
         outcomes, has_more = page_after(ended, wanted.after, wanted.limit, attrgetter("request_id"))
         if wanted.id and not outcomes:
             outcomes = await _older(context, http, wanted)

@@ -80,11 +80,9 @@ class TaggedCalls(CallSyntax):
         calls = _calls(whole, several=several)
         if is_required:
             return calls
-        return (
-            Alternatives((text, calls))
-            if text
-            else JoinedParts((read_regex(_without(OPENING)), RepeatedPart(calls, 0, 1)))
-        )
+        if text:
+            return Alternatives((text, calls))
+        return JoinedParts((read_regex(_without(OPENING)), RepeatedPart(calls, 0, 1)))
 
     def free_pattern(self, names: Sequence[str]) -> str:
         text, name = _without(OPENING), "|".join(map(literal, names))
