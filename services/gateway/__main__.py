@@ -16,7 +16,7 @@ import uvloop
 
 from services.gateway.api.app_context import AppContext
 from services.gateway.api.serving_fields import ServingTables
-from services.gateway.api.web_guard import SECURITY_HEADERS, ServedPaths, WebGuard
+from services.gateway.api.web_guard import SECURITY_HEADERS, WebGuard
 from services.gateway.app import build_app
 from services.gateway.batches.batch_runner import BatchRunner
 from services.gateway.cell_context import CellContext
@@ -150,7 +150,7 @@ def server_config(settings: GatewaySettings, context: AppContext) -> uvicorn.Con
     tls = server_tls(settings.tls_certificate, settings.tls_key)
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # other libraries log warnings only
     return uvicorn.Config(
-        WebGuard(ServedPaths(build_app(context)), settings),
+        WebGuard(build_app(context), settings),
         http=BoundedHttpProtocol,
         ws="none",
         headers=SECURITY_HEADERS,

@@ -38,11 +38,6 @@ class CellContext:
         self._asking = asyncio.Lock()
         self._asked_s = 0.0  # loop time of the last query
 
-    @property
-    def sheds(self) -> bool:
-        """Whether its scheduler refuses requests that cannot meet their SLO."""
-        return self.readiness.stats is not None and self.readiness.stats.shed
-
     async def run(self, uses: Sequence[Callable[[Bus], Coroutine[Any, Any, None]]] = ()) -> None:
         """Connect to the bus, subscribe, then watch its storage and run all `uses` of it, until cancelled."""
         bus = await self.connection.connect(self._settings)

@@ -188,7 +188,8 @@ class AdmissionController:
         if sum(each.inflight.count for each in self._cells) - self._count_of(BATCH_OWNER) >= self._max_active:
             message = f"this gateway has {self._max_active} requests in flight, its limit"
             raise ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
-        request = replace(request, may_refuse=cell.sheds)
+        stats = cell.readiness.stats
+        request = replace(request, may_refuse=stats is not None and stats.shed)
         return await cell.inflight.open(request, key.key_id, arrived_s, confirm=confirm)
 
     def _total_of(self, key_id: str) -> int:

@@ -11,9 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from services.gateway.api.errors import as_api_error, log_internal_error
 from services.gateway.api.replies_and_chunks import Json, StreamedReplies
-from services.gateway.api.text_stream import Decode, TextChanged, TextStream
+from services.gateway.api.text_stream import Decode, TextStream
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
-from services.gateway.errors import ApiError, check_completed
+from services.gateway.errors import check_completed
 from services.gateway.inflight import InFlightRequest, StepTokens
 from services.gateway.metrics import RequestRecorder
 from shared.arrays import unpack_int32
@@ -110,7 +110,8 @@ class CompletionStream(EventSourceResponse):
     def _apply(self, choice: StreamedChoice, event: StepTokens | Outcome) -> Iterator[Json]:
         tokens: list[TokenLogprob] = []
         if isinstance(event, Outcome):
-            piece = _finish(choice, event)
+            check_completed(event, choice.form_field)
+            piece = choice.text.finish(event)
             tokens = choice.logprobs.finish(event) if choice.logprobs else []
         elif not event.committed:
             choice.guessed = event  # arrives before its step's committed tokens, which pass through the scheduler
@@ -156,16 +157,6 @@ async def _merged(choices: Sequence[StreamedChoice]) -> AsyncIterator[tuple[Stre
     async with during(follow_all()):
         while (pair := await arrived.get()) is not None:
             yield pair
-
-
-def _finish(choice: StreamedChoice, outcome: Outcome) -> str:
-    """The text not yet sent."""
-    check_completed(outcome, choice.form_field)
-    try:
-        return choice.text.finish(outcome.text)
-    except TextChanged:
-        message = f"the request restarted with another text; fetch it at /v1/requests/{outcome.request_id}"
-        raise ApiError(500, message, code="text_changed") from None
 
 
 def _canvas(committed: StepTokens, choice: StreamedChoice, decode: Decode) -> Json:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from services.gateway.errors import ApiError
 from shared.arrays import Int32, unpack_int32
-from shared.messages.requests import Request
+from shared.messages.requests import Outcome, Request
 from shared.pinned import protected_tokens
 from shared.text import TextModel, first_stop, num_tokens_of
 
@@ -17,10 +18,6 @@ REPLACEMENT = "\ufffd"  # the decoded form of an incomplete character
 MASKED = -1
 
 Decode = Callable[[Sequence[int]], str]
-
-
-class TextChanged(Exception):  # noqa: N818  (named for what happened)
-    """The outcome's text does not begin with the released text: the request restarted."""
 
 
 class TextStream:
@@ -62,12 +59,13 @@ class TextStream:
         self._read_prefix()
         return self._release()
 
-    def finish(self, text: str) -> str:
-        """The rest of the outcome's text. Raises: TextChanged if it does not begin with the released text."""
-        if not text.startswith(self.text):
-            raise TextChanged
-        rest = text[len(self.text) :]
-        self.text = text
+    def finish(self, outcome: Outcome) -> str:
+        """The rest of the outcome's text. Raises: ApiError 500 if it does not begin with the released text."""
+        if not outcome.text.startswith(self.text):
+            message = f"the request restarted with another text; fetch it at /v1/requests/{outcome.request_id}"
+            raise ApiError(500, message, code="text_changed")
+        rest = outcome.text[len(self.text) :]
+        self.text = outcome.text
         return rest
 
     def _read_prefix(self) -> None:

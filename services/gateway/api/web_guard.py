@@ -23,19 +23,12 @@ _API = "batches|chat/completions|completions|decisions|files|fim/completions|mes
 _BASE = re.compile(rf"^/+(?:(?:v1|api|openai|openai/deployments/[^/]+)/+)*(?=(?:{_API})(?:/|$))")
 
 
-class ServedPaths:
-    """Serves `/v1/v1/models`, `/models`, `/v1/models/`, and `/openai/v1/…` and `/openai/deployments/NAME/…`, as Groq's
+def with_served_path(scope: Scope) -> Scope:
+    """Serve `/v1/v1/models`, `/models`, `/v1/models/`, and `/openai/v1/…` and `/openai/deployments/NAME/…`, as Groq's
     and Azure's clients have them, as the path below `/v1`. There, HEAD is GET: uvicorn leaves out the body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            path = _BASE.sub("/v1/", scope["path"].rstrip("/") or "/")
-            is_head = scope["method"] == "HEAD" and path.startswith("/v1/")
-            scope = {**scope, "path": path, "method": "GET" if is_head else scope["method"]}
-        await self._app(scope, receive, send)
+    path = _BASE.sub("/v1/", scope["path"].rstrip("/") or "/")
+    is_head = scope["method"] == "HEAD" and path.startswith("/v1/")
+    return {**scope, "path": path, "method": "GET" if is_head else scope["method"]}
 
 
 ANY = "*"
@@ -47,7 +40,8 @@ SECURITY_HEADERS = [  # of every response
 
 
 class WebGuard:
-    """Refuses a foreign `Host` or `Origin` with 403 before any route runs, and adds the headers of CORS."""
+    """Refuses a foreign `Host` or `Origin` with 403 before any route runs, and adds the headers of CORS. uvicorn passes
+    it requests only: no WebSockets, no lifespan."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
         self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
@@ -65,13 +59,12 @@ class WebGuard:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self._check(Headers(scope=scope))
-            except ApiError as error:
-                await JSONResponse(error.body(), error.status)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        try:
+            self._check(Headers(scope=scope))
+        except ApiError as error:
+            await JSONResponse(error.body(), error.status)(scope, receive, send)
+        else:
+            await self._app(with_served_path(scope), receive, send)
 
     def _check(self, headers: Headers) -> None:
         """Raises: ApiError 403 if the host or the origin is not allowed."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.gateway.api.anthropic_messages.replies import MessageReplies
-from services.gateway.api.text_stream import TextChanged, TextStream
+from services.gateway.api.text_stream import TextStream
 from services.gateway.api.token_logprobs import TokenLogprobs, logprobs_of
 from services.gateway.api.tool_calls.call_syntax import JsonCalls, TaggedCalls
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
@@ -68,8 +68,8 @@ def test_a_position_keeps_its_first_token(text: TextModel) -> None:
 def test_an_outcome_that_contradicts_the_sent_text_is_reported(text: TextModel) -> None:
     stream = stream_of(text)
     add(stream, [0], ids(text, "a"))
-    with pytest.raises(TextChanged):
-        stream.finish("b")
+    with pytest.raises(ApiError, match="fetch it at /v1/requests/r"):
+        stream.finish(outcome(text, "b", "b"))
 
 
 @settings(max_examples=50)
@@ -89,7 +89,7 @@ def test_the_pieces_join_to_the_text_of_the_outcome(text: TextModel, data: st.Da
             left = left[size:]
     final = text.finish(np.array(output, dtype=np.int32), Request(request_id="r", stop=stop)).text
     assert final.startswith("".join(pieces))
-    assert "".join(pieces) + stream.finish(final) == final
+    assert "".join(pieces) + stream.finish(outcome(text, final, final)) == final
 
 
 def outcome(text: TextModel, words: str, kept: str, stop: str | None = None) -> Outcome:
