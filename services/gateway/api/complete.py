@@ -58,7 +58,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
             await _check_not_rejected(http, opened[0], form_field)
             pairs = enumerate(zip(opened, recorders, strict=True))
             choices = [StreamedChoice(i, each, model.text, own, form_field) for i, (each, own) in pairs]
-            return CompletionStream(model.text.decode, choices, replies, headers)
+            return CompletionStream(choices, replies, headers)
         outcomes = await unless_left(_disconnected(http), _completed(opened, form_field))
         whole = replies.whole(outcomes)
     for inflight in opened:

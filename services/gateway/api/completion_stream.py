@@ -55,7 +55,7 @@ class StreamedChoice:
         """`form_field`: as in check_completed."""
         self.index, self.inflight, self.recorder, self.form_field = index, inflight, recorder, form_field
         self.request = request = inflight.request
-        self.text = TextStream(model, request)
+        self.text, self.decode = TextStream(model, request), model.decode
         self.prompt_tokens = inflight.prompt_tokens + model.given_tokens(request)  # with the pinned ones
         self.logprobs = StreamedLogprobs(model, request) if request.logprobs else None  # None: its client wants none
         self.guessed: StepTokens | None = None
@@ -67,10 +67,8 @@ class StreamedChoice:
 class CompletionStream(EventSourceResponse):
     """Follows the requests of all choices to their outcomes, then closes them, also if the client leaves earlier."""
 
-    def __init__(
-        self, decode: Decode, choices: Sequence[StreamedChoice], replies: StreamedReplies, headers: dict[str, str]
-    ) -> None:
-        self._decode, self._choices, self._replies = decode, choices, replies
+    def __init__(self, choices: Sequence[StreamedChoice], replies: StreamedReplies, headers: dict[str, str]) -> None:
+        self._choices, self._replies = choices, replies
         super().__init__(self._data(), headers=NO_CACHE | headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +121,7 @@ class CompletionStream(EventSourceResponse):
                 tokens = choice.logprobs.take(len(choice.text.text))
             if choice.request.guesses:
                 index = {"index": choice.index} if len(self._choices) > 1 else {}
-                yield _canvas(event, choice, self._decode) | index
+                yield _canvas(event, choice) | index
                 choice.canvas_began = True
         if piece:
             choice.recorder.text_sent()
@@ -159,22 +157,25 @@ async def _merged(choices: Sequence[StreamedChoice]) -> AsyncIterator[tuple[Stre
             yield pair
 
 
-def _canvas(committed: StepTokens, choice: StreamedChoice, decode: Decode) -> Json:
+def _canvas(committed: StepTokens, choice: StreamedChoice) -> Json:
     """The tokens that a step committed or wrote as drafts, and its guesses for masked positions unless they are of
     another step. The first event has the pinned tokens, too, and the lengths of the canvas and of its blocks."""
-    request = choice.request
-    first: Json = {} if choice.canvas_began else {"tokens": request.output_tokens, "block_length": request.block_length}
-    cells = [] if choice.canvas_began else _pinned_cells(request, decode)
-    cells += _written_cells(committed, choice, decode)
+    first, cells = Json(), list[Json]()
+    if not choice.canvas_began:
+        first = {"tokens": choice.request.output_tokens, "block_length": choice.request.block_length}
+        pinned, mark = unpack_int32(choice.request.pinned).tolist(), {"committed": True, "pinned": True}
+        known = [(at, token, choice.decode([token])) for at, token in enumerate(pinned) if token != FREE]
+        cells = [{"position": at, "token": token, "text": text, "confidence": 1.0, **mark} for at, token, text in known]
+    cells += _written_cells(committed, choice)
     guessed = choice.guessed
     if guessed is not None and guessed.step == committed.step:
-        cells += _cells(guessed, decode)
+        cells += _cells(guessed, choice.decode)
     return {"object": "dilaserve.canvas", "step": committed.step, **first, "cells": cells}
 
 
-def _written_cells(written: StepTokens, choice: StreamedChoice, decode: Decode) -> list[Json]:
+def _written_cells(written: StepTokens, choice: StreamedChoice) -> list[Json]:
     """As `_cells`, those of drafts marked; one that changes a draft has the text that it replaces."""
-    cells = _cells(written, decode)
+    cells = _cells(written, choice.decode)
     for cell in cells:
         position: int = cell["position"]
         token: int = cell["token"]
@@ -183,7 +184,7 @@ def _written_cells(written: StepTokens, choice: StreamedChoice, decode: Decode) 
             choice.drafts[position] = token
             cell |= {"committed": False, "draft": True}
         if before != token:
-            cell["replaces"] = decode([before])
+            cell["replaces"] = choice.decode([before])
     return cells
 
 
@@ -193,14 +194,6 @@ def _cells(tokens: StepTokens, decode: Decode) -> list[Json]:
     return [
         {"position": position, "token": token, "text": decode([token]), "confidence": value, "committed": committed}
         for position, token, value in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-
-
-def _pinned_cells(request: Request, decode: Decode) -> list[Json]:
-    return [
-        {"position": at, "token": token, "text": decode([token]), "confidence": 1.0, "committed": True, "pinned": True}
-        for at, token in enumerate(unpack_int32(request.pinned).tolist())
-        if token != FREE
     ]
 
 

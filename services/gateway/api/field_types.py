@@ -56,18 +56,14 @@ def check_template_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def check_prompts(prompt: Any) -> Any:
     """Check a prompt, or a list of prompts; a list of one is unwrapped."""
-    if not isinstance(prompt, list) or not prompt or type(prompt[0]) is int:
-        return check_prompt(prompt)
-    if len(prompt) > MAX_CHOICES:
-        raise unsupported(f"has {len(prompt)} prompts; the maximum is {MAX_CHOICES}")
-    checked = [check_prompt(each) for each in prompt]
-    return checked[0] if len(checked) == 1 else checked
-
-
-def check_prompt(prompt: Any) -> Any:
-    if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
-        return prompt
-    raise unsupported("must be a string, a list of token ids, or a list of such prompts")
+    several = isinstance(prompt, list) and prompt and type(prompt[0]) is not int
+    prompts: list[Any] = prompt if several else [prompt]
+    if len(prompts) > MAX_CHOICES:
+        raise unsupported(f"has {len(prompts)} prompts; the maximum is {MAX_CHOICES}")
+    for each in prompts:
+        if not isinstance(each, str) and not (isinstance(each, list) and all(type(token) is int for token in each)):
+            raise unsupported("must be a string, a list of token ids, or a list of such prompts")
+    return prompts[0] if len(prompts) == 1 else prompts
 
 
 Priority = Annotated[int, as_on_bus("priority")]

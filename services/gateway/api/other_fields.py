@@ -130,10 +130,8 @@ def leaving_out(types: str) -> Discriminator:
 
 def effective_field(extra: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> str | None:
     """The first field that would change the answer, by its value; None: there is none."""
-    for name, value in extra.items():
-        if name in neutral and value is not None and value not in neutral[name]:
-            return name
-    return None
+    given = ((name, value) for name, value in extra.items() if name in neutral and value is not None)
+    return next((name for name, value in given if value not in neutral[name]), None)
 
 
 def ignored_header(body: BaseModel, also: Iterable[str] = ()) -> dict[str, str]:
