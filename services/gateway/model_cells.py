@@ -35,8 +35,7 @@ class ModelCells:
 
     def routed(self) -> Iterator[CellContext]:
         """The cells that accept requests, best first."""
-        for index in route(len(self.cells), lambda cell: self.cells[cell].readiness.load(), self._random):
-            yield self.cells[index]
+        return route(self.cells, lambda cell: cell.readiness.load(), self._random)
 
     async def offer(self, open_in: Callable[[CellContext], Awaitable[InFlightRequest]]) -> InFlightRequest:
         """Call `open_in` for one cell after the other until one does not refuse.

@@ -5,9 +5,12 @@ know the same loads then do not all choose the same cell. If that one is full, t
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
+
+C = TypeVar("C", bound=Hashable)  # a cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +33,23 @@ class CellLoad:
         return self.slack_left, -self.sent
 
 
-def route(cells: int, load_of: Callable[[int], CellLoad], source: random.Random) -> Iterator[int]:
-    """The indices of the cells that accept requests, each once, best first. Reads the loads of two cells, unless these
-    are full or the caller asks for a further cell."""
+def route(cells: Sequence[C], load_of: Callable[[C], CellLoad], source: random.Random) -> Iterator[C]:
+    """The cells that accept requests, each once, best first. Reads the loads of two cells, unless these are full or the
+    caller asks for a further cell."""
     load_of = cache(load_of)
-    best = _better_of_two(range(cells), load_of, source)
+    best = _better_of_two(cells, load_of, source)
     if best is None or load_of(best).slack_left <= 0:
-        accepting = [cell for cell in range(cells) if load_of(cell).accepts]
+        accepting = [cell for cell in cells if load_of(cell).accepts]
         with_slack = [cell for cell in accepting if load_of(cell).slack_left > 0]
         best = _better_of_two(with_slack or accepting, load_of, source)
     if best is None:
         return
     yield best
-    others = (cell for cell in range(cells) if cell != best and load_of(cell).accepts)
+    others = (cell for cell in cells if cell != best and load_of(cell).accepts)
     yield from sorted(others, key=lambda cell: load_of(cell).rank, reverse=True)
 
 
-def _better_of_two(cells: Sequence[int], load_of: Callable[[int], CellLoad], source: random.Random) -> int | None:
+def _better_of_two(cells: Sequence[C], load_of: Callable[[C], CellLoad], source: random.Random) -> C | None:
     """The better one of two cells drawn at random, of those that accept requests. The first one drawn wins a tie."""
     drawn = (cell for cell in source.sample(cells, min(2, len(cells))) if load_of(cell).accepts)
     return max(drawn, key=lambda cell: load_of(cell).rank, default=None)

@@ -4,6 +4,7 @@ import asyncio
 from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fastapi import Request
@@ -22,24 +23,17 @@ LARGE_BYTES_PER_S = 32 * 1024 * 1024  # of all bytes behind them together: copie
 B = TypeVar("B", bound=BaseModel)
 
 
+@dataclass(eq=False, slots=True)
 class HeldBody:
-    """The bytes of one body that the gateway has in memory."""
+    """A body that the gateway has in memory."""
 
-    def __init__(self) -> None:
-        self.size = 0
-        self.waiting: asyncio.Timeout | None = None  # of the last wait for bytes
-        self._is_refused = False
-
-    def refuse(self) -> None:
-        """Count none of its bytes, and end its wait for more with a TimeoutError."""
-        self.size, self._is_refused = 0, True
-        if self.waiting is not None:
-            with suppress(RuntimeError):  # that wait has ended
-                self.waiting.reschedule(asyncio.get_running_loop().time())
+    size: int = 0  # bytes
+    waiting: asyncio.Timeout | None = None  # of the last wait for bytes
+    is_refused: bool = False
 
     def check(self) -> None:
         """Raises: RetryLater if the body is refused."""
-        if self._is_refused:
+        if self.is_refused:
             raise RetryLater("the bodies that the gateway reads take all the memory that they may have")
 
 
@@ -91,7 +85,10 @@ class BodyBudget:
             largest = max(self._unfinished, key=lambda each: each.size.bit_length())
             self._bytes -= largest.size
             self.complete(largest)
-            largest.refuse()
+            largest.size, largest.is_refused = 0, True
+            if largest.waiting is not None:
+                with suppress(RuntimeError):  # that wait has ended
+                    largest.waiting.reschedule(asyncio.get_running_loop().time())  # ends it with a TimeoutError
         body.check()
 
     async def pace(self, size: int) -> None:

@@ -105,7 +105,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 def routed(cells: list[CellLoad], seed: int = 0) -> list[int]:
-    return list(route(len(cells), cells.__getitem__, random.Random(seed)))
+    return list(route(range(len(cells)), cells.__getitem__, random.Random(seed)))
 
 
 @given(CELLS, SEEDS)
@@ -140,13 +140,13 @@ def test_the_choice_reads_the_loads_of_two_cells(number: int, seed: int) -> None
         read.append(cell)
         return CellLoad(slack=1.0)
 
-    next(route(number, load_of, random.Random(seed)))
+    next(route(range(number), load_of, random.Random(seed)))
     assert len(read) == 2
 
 
 def test_idle_cells_share_the_requests() -> None:
     source, cells = random.Random(0), [CellLoad(slack=1.0)] * 4
-    first = Counter(next(route(4, cells.__getitem__, source)) for _ in range(4000))
+    first = Counter(next(route(range(4), cells.__getitem__, source)) for _ in range(4000))
     assert all(900 < first[cell] < 1100 for cell in range(4))
 
 

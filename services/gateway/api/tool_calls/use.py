@@ -98,11 +98,6 @@ class ToolUse:
         return Chat(*both, opens_reply, options or {})
 
     @property
-    def is_constrained(self) -> bool:
-        """Whether the pattern of the text allows only calls that match their schema."""
-        return self.is_required or any(tool.strict for tool in self.tools)
-
-    @property
     def key(self) -> str:
         """Equal for uses with the same form."""
         return f"{type(self.syntax).__name__} {self.tools} {self.is_required} {self.several}" if self.tools else ""
@@ -114,7 +109,8 @@ class ToolUse:
         Raises: BadInput.
         """
         names = [tool.name for tool in self.tools]
-        if not self.is_constrained and text is None:
+        is_constrained = self.is_required or any(tool.strict for tool in self.tools)  # to calls that match their schema
+        if not is_constrained and text is None:
             return self.syntax.free_pattern(names)
         try:
             arguments = schema_parts({tool.field: tool.schema for tool in self.tools}, left_out)
