@@ -33,12 +33,10 @@ def plan_transition(
     """
     check_placements(current, nodes)
     required = {d: count for d, count in required.items() if count}
-    if any(count > sum(gpus // d for gpus in nodes) for d, count in required.items()):
-        raise _unfit(required, nodes)
     m = build_stage2(current, required, nodes)
     result = solve(m, time_limit_s)
     if result.status is SolverStatus.INFEASIBLE:
-        raise _unfit(required, nodes)
+        raise BadInput(f"instances by TP degree {required} do not fit on nodes of {list(nodes)} GPUs")
     if not result.found:
         raise RetryLater(f"no placement was found within {time_limit_s:g} s")
     instances, preserved = read_stage2(m, current, nodes)
@@ -130,7 +128,3 @@ def order_steps(
         stopped = [current.index(c) for c in stops]
         steps.append(PlanStep(stop=stopped, start=Placement(node=start.node, gpus=start.gpus, tp=start.tp)))
     return [*steps, PlanStep(stop=[current.index(c) for c in surplus])] if surplus else steps
-
-
-def _unfit(required: Mapping[int, int], nodes: Sequence[int]) -> BadInput:
-    return BadInput(f"instances by TP degree {dict(required)} do not fit on nodes of {list(nodes)} GPUs")
