@@ -20,7 +20,6 @@ GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|(?P<on>[imsxuU]*)(?:-(?P<off>[imsxU
 TIMES = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 ANCHORS = {"A": BEGIN, "z": END, "Z": END}
 SYNTAX = "the syntax of Rust's regex and look-ahead, without look-behind and back-references"
-SPECIAL = frozenset(r"\.+*?()|[]{}^$#&-~")
 MAX_TIMES_LENGTH = 20
 MAX_PLAIN = 500  # states of a class, above which they are merged first, such as those of \w
 
@@ -45,11 +44,6 @@ def read_regex(pattern: str, within: Codes = ALL, *, escaped: bool = False) -> F
 def _characters(codes: Codes, within: Codes, escaped: bool) -> FormPart:
     found = Characters(without(codes, without(ALL, within)), escaped)
     return found if found.size <= MAX_PLAIN else MergedCharacters(merged(automaton_of(found)))
-
-
-def literal(text: str) -> str:
-    """The pattern of this text alone."""
-    return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
 
 
 class _Reader(CharacterReader):

@@ -4,12 +4,12 @@ The rewritten schema accepts fewer values, and each of them is valid under the o
 first, and an object has no optional property on which others depend.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.regex import literal
 from shared.patterns.schema_keywords import as_key, assertions_of, count
 from shared.patterns.schema_merging import TYPES, Schema, is_of, listed_types, without_properties
 
@@ -97,7 +97,7 @@ def _other_values(values: list[Any], rest: Schema) -> Any:
     if "enum" in rest:
         keys = set(map(as_key, values))
         return {"enum": [each for each in rest["enum"] if as_key(each) not in keys]}
-    texts = [literal(each) for each in values if isinstance(each, str)]
+    texts = [re.escape(each) for each in values if isinstance(each, str)]
     numbers = sorted({each for each in values if isinstance(each, int | float) and not isinstance(each, bool)})
     between = [
         {name: end for name, end in (("exclusiveMinimum", low), ("exclusiveMaximum", high)) if end is not None}

@@ -23,7 +23,7 @@ from shared.patterns.parts import (
     RepeatedPart,
     either,
 )
-from shared.patterns.regex import literal, read_regex
+from shared.patterns.regex import read_regex
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 GEMMA_OPENING, GEMMA_CLOSING = "<|tool_call>", "<tool_call|>"
@@ -85,7 +85,7 @@ class TaggedCalls(CallSyntax):
         return JoinedParts((read_regex(_without(OPENING)), RepeatedPart(calls, 0, 1)))
 
     def free_pattern(self, names: Sequence[str]) -> str:
-        text, name = _without(OPENING), "|".join(map(literal, names))
+        text, name = _without(OPENING), "|".join(map(re.escape, names))
         head = rf'\{{"name":[ ]?"(?:{name})",[ ]?"arguments":[ ]?\{{'
         return f"{text}(?:{OPENING}\n?{head}{text})*"
 
@@ -168,7 +168,7 @@ def _without(mark: str) -> str:
     """The pattern of texts that do not contain `mark`. The first character of `mark` occurs once in it."""
     first, rest = mark[0], ""
     for character in reversed(mark[1:]):
-        here = literal(character)
+        here = re.escape(character)
         longer = f"|{here}{rest}" if rest else ""
         rest = f"(?:[^{first}{here}][^{first}]*{longer})?"
     return f"[^{first}]*(?:{first}{rest})*"
