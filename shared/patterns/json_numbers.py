@@ -36,15 +36,15 @@ def _decimal(schema: Mapping[str, Any], name: str, field: str) -> Decimal | None
 def number(schema: Mapping[str, Any], field: str, decimals: int = DIGITS) -> FormPart:
     """A number with at most DIGITS digits before the point, and at most this many decimals: fewer, if a bound has many
     digits before the point; with `multipleOf`, as many as the step has. Raises: BadInput naming the field."""
-    own = {name: _decimal(schema, name, field) or Decimal(0) for name in BOUNDS if name in schema}
-    if decimals and "multipleOf" not in schema and all(bound * BOUNDS[name] >= HUGE for name, bound in own.items()):
+    bounds = {name: bound for name in BOUNDS if (bound := _decimal(schema, name, field)) is not None}
+    step = _decimal(schema, "multipleOf", field)
+    if decimals and step is None and all(bound * BOUNDS[name] >= HUGE for name, bound in bounds.items()):
         return read_regex(ANY_NUMBER)
-    low, above, high, below, step = (_decimal(schema, name, field) for name in (*BOUNDS, "multipleOf"))
     if step is not None and step <= 0:
         raise BadInput(f"multipleOf must be above 0, got {schema['multipleOf']!r}", field)
-    least = max([Decimal(-LARGEST), *(bound for bound in (low, above) if bound is not None)])
-    most = min([Decimal(LARGEST), *(bound for bound in (high, below) if bound is not None)])
-    in_range = [int(abs(bound)) for bound in (low, above, high, below) if bound is not None and abs(bound) <= LARGEST]
+    least = max([Decimal(-LARGEST), *(bound for name, bound in bounds.items() if BOUNDS[name] < 0)])
+    most = min([Decimal(LARGEST), *(bound for name, bound in bounds.items() if BOUNDS[name] > 0)])
+    in_range = [int(abs(bound)) for bound in bounds.values() if abs(bound) <= LARGEST]
     decimals = max(min(decimals, DIGITS - len(str(max(in_range, default=0)))), 0)
     if step is not None:
         if not decimals:  # the least whole multiple: of 2.5, 5
@@ -52,11 +52,11 @@ def number(schema: Mapping[str, Any], field: str, decimals: int = DIGITS) -> For
         decimals = max(-int(step.normalize().as_tuple().exponent), 0)
     unit = 10**decimals
     first, last = math.ceil(least * unit), math.floor(most * unit)
-    first += above is not None and Decimal(first) / unit == above
-    last -= below is not None and Decimal(last) / unit == below
+    first += Decimal(first) / unit == bounds.get("exclusiveMinimum")
+    last -= Decimal(last) / unit == bounds.get("exclusiveMaximum")
     if least > most or first > last:
-        bounds = " and ".join(f"{name} {schema[name]}" for name in BOUNDS if schema.get(name) is not None)
-        raise NoValue(f"no number of at most {DIGITS} digits has {bounds}", field)
+        wanted = " and ".join(f"{name} {schema[name]}" for name in bounds)
+        raise NoValue(f"no number of at most {DIGITS} digits has {wanted}", field)
     if step is not None and step != 1:
         return _multiples(first, last, step, decimals, field)
     if (first, last) == (-LARGEST, LARGEST):

@@ -268,10 +268,8 @@ def has_counter(part: FormPart) -> bool:
 
 
 def listed(part: FormPart, mark: FormPart, gap: FormPart, least: int, most: int | None) -> FormPart:
-    """Parts with `mark` and `gap` between them. A counter counts a large `most`; beside counters in the part itself it
-    is lowered to what states can count."""
-    if most == 0:
-        return NOTHING
+    """Parts with `mark` and `gap` between them; `most` is at least 1. A counter counts a large one; beside counters in
+    the part itself it is lowered to what states can count."""
     if not least:
         return RepeatedPart(listed(part, mark, gap, 1, most), 0, 1)
     before, size = JoinedParts((part, mark, gap)), part.size + mark.size + gap.size
