@@ -50,10 +50,8 @@ def schema_part(schema: Any, field: str = "schema", left_out: list[str] | None =
 
 def schema_parts(schemas: Mapping[str, Any], left_out: list[str]) -> list[FormPart]:
     """As `schema_part`, for the schemas of several fields, which share the limits."""
-    converter, parts = _Converter(left_out), []
-    for field, schema in schemas.items():
-        parts.append(converter.whole(schema, field))
-    return parts
+    converter = _Converter(left_out)
+    return [converter.whole(schema, field) for field, schema in schemas.items()]
 
 
 def object_part() -> FormPart:
