@@ -109,17 +109,6 @@ async def test_a_leader_that_cannot_renew_its_lease_is_not_live(bus: Bus, monkey
     assert bus.is_live()  # a restart of the scheduler would not help
 
 
-async def test_a_scheduler_on_standby_is_live(bus: Bus, nats_server: NatsServer) -> None:
-    await Lease.acquire(bus, "first")
-    standby = await Bus.connect(nats_server.url, bus.subjects.cell, name="standby")
-    with capture_logs() as logs:
-        waiting = asyncio.ensure_future(Lease.acquire(standby, "second"))
-        await reached(lambda: any("standing by" in line["event"] for line in logs))
-    assert standby.is_live()
-    await cancel([waiting])
-    await standby.close()
-
-
 async def test_a_former_leader_does_not_replace_what_the_next_has_stored(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,14 +180,19 @@ async def take_after(server: NatsServer, fault: str) -> None:
         assert second.epoch > first.epoch, fault
 
 
-async def test_a_standby_creates_a_deleted_bucket_of_leases_again(bus: Bus) -> None:
+async def test_a_standby_is_live_and_creates_a_deleted_bucket_of_leases_again(
+    bus: Bus, nats_server: NatsServer
+) -> None:
     await Lease.acquire(bus, "first")
+    standby = await Bus.connect(nats_server.url, bus.subjects.cell, name="standby")
     with capture_logs() as logs:
-        waiting = asyncio.ensure_future(Lease.acquire(bus, "second", bus.set_up))
+        waiting = asyncio.ensure_future(Lease.acquire(standby, "second", standby.set_up))
         await reached(lambda: any("standing by" in line["event"] for line in logs))
-        await bus.js.delete_stream(f"KV_{bus.subjects.leases_bucket}")
-        async with asyncio.timeout(LIMIT_S):
-            assert (await waiting).holder == "second"
+    assert standby.is_live()
+    await bus.js.delete_stream(f"KV_{bus.subjects.leases_bucket}")
+    async with asyncio.timeout(LIMIT_S):
+        assert (await waiting).holder == "second"
+    await standby.close()
 
 
 async def test_after_a_reconnect_the_entry_reports_another_connection(bus: Bus) -> None:

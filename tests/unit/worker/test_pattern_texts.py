@@ -44,28 +44,7 @@ LIMIT_S = 60.0
 PATTERN = r'\{"[a-z]{2,9}":(?:[0-9]{1,12}|"[a-zé ]*")\}'
 
 
-@cache
-def compiled(pattern: str) -> StateSets:
-    return PatternCompiler(lambda: TABLE).compile(pattern)
-
-
-@dataclass
-class Patterns:
-    """Finds compiled patterns at once, or once it is allowed to."""
-
-    is_open: bool = True
-    found: dict[str, Future[StateSets]] = field(default_factory=dict)
-
-    def find(self, pattern: str) -> Future[StateSets]:
-        future = self.found.setdefault(pattern, Future())
-        if self.is_open and not future.done():
-            future.set_result(compiled(pattern))
-        return future
-
-    def open(self) -> None:
-        self.is_open = True
-        for pattern in self.found:
-            self.find(pattern)
+COMPILER = PatternCompiler(lambda: TABLE)  # of all tests, which leave its patterns as they are
 
 
 @dataclass(slots=True)
@@ -90,7 +69,7 @@ class Constrained(Decode):
 
 
 def engine_with(mode: CacheMode = CacheMode.NONE, patterns: PatternSource | None = None) -> Engine:
-    return engine_of(mode, patterns=patterns or Patterns())
+    return engine_of(mode, patterns=patterns or COMPILER)
 
 
 def several(mode: CacheMode, **fields: float) -> list[Decode]:
@@ -124,24 +103,22 @@ class Broken(StateSets):
         return super().__getattribute__(name)
 
 
-class BrokenPatterns(Patterns):
+class BrokenCompiler(PatternCompiler):
+    """Its patterns are broken, but PATTERN is not."""
+
     def __init__(self, name: str) -> None:
-        super().__init__()
+        super().__init__(lambda: TABLE)
         self._name = name
 
-    def find(self, pattern: str) -> Future[StateSets]:
-        found = super().find(pattern)
-        if pattern == PATTERN:
-            return found
-        broken = Future[StateSets]()
-        broken.set_result(Broken(found.result(), self._name))
-        return broken
+    def compile(self, pattern: str) -> StateSets:
+        sets = super().compile(pattern)
+        return sets if pattern == PATTERN else Broken(sets, self._name)
 
 
 # While it is checked, while a batch is packed, and after its forward
 @pytest.mark.parametrize("name", ["has_common", "mask", "allows"])
 def test_a_form_that_raises_an_error_fails_its_request_alone(name: str) -> None:
-    engine = engine_with(patterns=BrokenPatterns(name))
+    engine = engine_with(patterns=BrokenCompiler(name))
     good, bad = (Constrained(t, [5, 6, 7], 32, BLOCK, 0.4, MASK_ID, pattern=p) for t, p in enumerate((PATTERN, "a*")))
     results = run_step(engine, jobs_for([good, bad]))
     assert [failure.ticket for failure in results.failures] == [1]
@@ -235,8 +212,8 @@ def read_no_tokens() -> TokenTable:
 @pytest.mark.parametrize(
     ("source", "pattern", "field", "message"),
     [
-        (Patterns(), "c{17}", "pattern", "no text of at most 16 tokens matches the pattern; the shortest has 17"),
-        (Patterns(), "(a", "pattern", "is not valid"),
+        (COMPILER, "c{17}", "pattern", "no text of at most 16 tokens matches the pattern; the shortest has 17"),
+        (COMPILER, "(a", "pattern", "is not valid"),
         (None, PATTERN, "pattern", "this instance serves no patterns"),
         (PatternCompiler(read_no_tokens), "a", "pattern", "the pattern cannot be compiled:"),
     ],
@@ -255,13 +232,22 @@ def test_ids_without_a_token_have_no_bytes() -> None:
     assert token_bytes(tokenizer) == [b"a", *[b""] * 6, b"b"]
 
 
+class Compiling:
+    """Its pattern is compiled once the test sets the result."""
+
+    result = Future[StateSets]()
+
+    def find(self, pattern: str) -> Future[StateSets]:  # noqa: ARG002
+        return self.result
+
+
 def test_others_run_while_a_pattern_is_compiled() -> None:
-    patterns = Patterns(is_open=False)
+    patterns = Compiling()
     engine = engine_with(patterns=patterns)
     constrained, plain = several(CacheMode.NONE)[0], several(CacheMode.NONE)[4]
     read_results(run_step(engine, jobs_for([constrained, plain])), [plain])
     assert engine.iterate() is None
-    patterns.open()
+    patterns.result.set_result(COMPILER.compile(PATTERN))
     read_results(present(engine.iterate()), [constrained])
     assert len(constrained.trace) == 1
 
