@@ -28,13 +28,6 @@ def test_agno() -> None:
     model = OpenAILike(id="demo-block", base_url=URL, api_key="any")
     assert ANSWER in Agent(model=model).run(QUESTION).content
     assert "".join(part.content or "" for part in Agent(model=model).run(QUESTION, stream=True)).count(ANSWER)
-
-
-def test_agno_tool() -> None:
-    from agno.agent import Agent
-    from agno.models.openai import OpenAILike
-
-    model = OpenAILike(id="demo-block", base_url=URL, api_key="any")
     assert ANSWER in Agent(model=model, tools=[calculator]).run(QUESTION).content
 
 
@@ -83,12 +76,6 @@ def test_mistralai() -> None:
     reply = client.chat.complete(model="demo-block", messages=MESSAGES, random_seed=7)
     assert ANSWER in reply.choices[0].message.content
     assert [model.id for model in client.models.list().data] == ["demo-block"]
-
-
-def test_mistralai_tools() -> None:
-    from mistralai.client import Mistral
-
-    client = Mistral(server_url=SERVER, api_key="any")
     parameters = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
     tools: list[Any] = [{"type": "function", "function": {"name": "calculator", "parameters": parameters}}]
     message = (

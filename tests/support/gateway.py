@@ -25,6 +25,7 @@ from shared.messages.gateway import Claim
 from shared.text import TextModel
 from tests.support.nats import NatsServer, new_cell
 from tests.support.scheduler import AnsweringScheduler, answering
+from tests.support.waiting import eventually
 
 MODEL = "tiny-llada"
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "How many pears?"}]}
@@ -65,9 +66,7 @@ class RunningGateway:
 
     async def until(self, readiness: str) -> None:
         """Wait until `/ready` reports this. Raises: TimeoutError after LIMIT_S."""
-        async with asyncio.timeout(LIMIT_S):
-            while await self.readiness() != readiness:  # noqa: ASYNC110  (the state is behind HTTP)
-                await asyncio.sleep(0.01)
+        await eventually(self.readiness, lambda found: found == readiness, LIMIT_S)
 
     async def drain(self) -> None:
         """Stop it as SIGTERM does, and wait until it has drained."""
@@ -83,9 +82,7 @@ class RunningGateway:
 
     async def metric(self, line: str) -> None:
         """Wait until `/metrics` has the line. Raises: TimeoutError after LIMIT_S."""
-        async with asyncio.timeout(LIMIT_S):
-            while line not in (await self.http.get("/metrics")).text.splitlines():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: self.http.get("/metrics"), lambda reply: line in reply.text.splitlines(), LIMIT_S)
 
 
 @contextlib.asynccontextmanager
