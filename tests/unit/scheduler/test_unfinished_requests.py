@@ -132,13 +132,6 @@ def test_a_query_is_answered_by_key_instance_and_id(query: UnfinishedQuery, name
     assert [found.request_id for found in matching_requests(query, received, core)] == names
 
 
-def test_the_state_of_requests_on_other_instances_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    core = scheduler_core()
-    core.cycle([arrival("r")], ARRIVAL_S)
-    monkeypatch.setattr(core.table, "entries", [])
-    assert list(matching_requests(UnfinishedQuery(instance="a-1"), [waiting()], core)) == []
-
-
 @pytest.mark.parametrize(
     ("traceparent", "trace_id"),
     [(f"00-{TRACE_ID}-b7ad6b7169203331-01", TRACE_ID), ("", ""), ("nothing", ""), ("00-short-b7-01", "")],
