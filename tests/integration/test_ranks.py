@@ -118,10 +118,10 @@ CACHE_TOKENS, MAX_TOKENS, UNLIMITED = 256, 512, 10**6
 POINTS = [(rank, calls) for calls in (0, 3, 4, 5, 6) for rank in (0, 1)]
 
 
-def split(group: RankGroup, decoder_type: Callable[..., PackedDecoder] = PackedDecoder) -> PackedDecoder:
+def split(group: RankGroup) -> PackedDecoder:
     """This rank's share of the random decoder."""
     whole = random_decoder()
-    decoder = decoder_type(whole.config, group.shard, group.sum).eval()
+    decoder = PackedDecoder(whole.config, group.shard, group.sum).eval()
     rank, size = group.shard.rank, group.shard.size
     for name, rows in decoder.named_parameters():
         source = whole.get_parameter(name).detach()

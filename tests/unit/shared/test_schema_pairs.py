@@ -78,6 +78,14 @@ SIBLINGS = {  # `$id` beside `$ref`
     "$defs": {"a": {"$id": "http://example.com/a.json", "type": "string"}, "b": {"$id": "a.json", "type": "integer"}},
     "allOf": [{"$id": "http://example.com/", "$ref": "a.json"}],
 }
+PETS = [  # as pydantic writes a union by a tag that has a default
+    {"type": "object", "properties": {"kind": {"const": kind, "default": kind}, "name": {"type": "string"}}}
+    for kind in ("cat", "dog")
+]
+ANY_OF_TWO = [  # ways that break one rule of several
+    {"anyOf": [{"not": {"anyOf": [{"required": ["a"]}], "required": ["b"]}}, {"required": ["c"]}]},
+    {"anyOf": [{"required": ["a"]}, False]},
+]
 KINDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "string": STRINGS,
     "number": NUMBERS,
@@ -247,6 +255,13 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
             ["4", "1"],
         ),
         ({"properties": {"a": {"pattern": "a(?<=b)"}, "b": {"type": "null"}}}, ['{"b":null}', "{}"], ['{"a":"ab"}']),
+        (
+            {"oneOf": PETS, "discriminator": {"propertyName": "kind"}},
+            ['{"kind":"cat"}', '{"kind":"dog","name":"Rex"}'],
+            ["{}", '{"name":"Rex"}'],
+        ),
+        ({"type": "string", "pattern": r"^\P{L}$"}, ['"~"', '"\x80"'], ['"\x7f"', '"é"']),
+        ({"properties": {key: {"type": "boolean"} for key in "abc"}, "allOf": ANY_OF_TWO}, ['{"a":true}'], ["{}"]),
     ],
 )  # fmt: skip
 def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused: list[str]) -> None:

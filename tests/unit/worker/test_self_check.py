@@ -184,12 +184,10 @@ async def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch:
     assert not await hangs(monkeypatch, lambda: 7, ticks=3)
 
 
-def test_the_limit_is_a_multiple_of_a_full_batch() -> None:
+@pytest.mark.parametrize(
+    ("batch_tokens", "text_tokens", "limit_s"),
+    [(1024, 8, 40.0), (8, 8, 4 * MIN_LIMIT_S), (1024, 4096, 16 * 40.0)],  # the last: a text longer than a full batch
+)
+def test_the_limit_is_a_multiple_of_a_full_batch(batch_tokens: int, text_tokens: int, limit_s: float) -> None:
     profile = LatencyProfile.from_rows([(1, 1024, StepKind.RECOMPUTE, 2.0)])
-    assert iteration_limit_s(profile, 1, 1024, 8) == pytest.approx(40.0)
-    assert iteration_limit_s(profile, 1, 8, 8) == MIN_LIMIT_S * 4
-
-
-def test_a_text_that_is_longer_than_a_full_batch_has_a_higher_limit() -> None:
-    profile = LatencyProfile.from_rows([(1, 1024, StepKind.RECOMPUTE, 2.0)])
-    assert iteration_limit_s(profile, 1, 1024, 4096) == pytest.approx(16 * 40.0)
+    assert iteration_limit_s(profile, 1, batch_tokens, text_tokens) == pytest.approx(limit_s)
