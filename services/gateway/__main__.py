@@ -120,7 +120,7 @@ async def serve(
 
         bus_tasks: list[Callable[[Bus], Coroutine[Any, Any, None]]] = [BatchRunner(context).run]
         if settings.auth:
-            bus_tasks.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.clock))
+            bus_tasks.append(lambda bus: context.admission.key_use.run(bus, context.own_cell.connection.watch.clock))
         connecting = tasks.create_task(
             run_together(
                 cell.run([stop_if_closed, *(bus_tasks if cell is context.own_cell else ())]) for cell in context.cells

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from shared.bus.client import Bus
-from shared.bus.clock import BusClock
 from shared.bus.subjects import Subjects
 from shared.bus.watch import BusWatch
 from shared.errors import RetryLater
@@ -47,13 +46,9 @@ class BusConnection:
         return self._bus
 
     @property
-    def clock(self) -> BusClock:
-        """The clock of all gateways. Raises: RetryLater before the first connection."""
-        return self.watch.clock
-
-    @property
     def watch(self) -> BusWatch:
-        """Looks at the streams that can be full. Raises: RetryLater before the first connection."""
+        """Looks at the streams that can be full; its clock is that of all gateways. Raises: RetryLater before the first
+        connection."""
         if self._watch is None:
             raise RetryLater("the bus is not connected")
         return self._watch

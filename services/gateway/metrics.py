@@ -134,10 +134,6 @@ class GatewayMetrics:
         if storage.free_bytes is not None:
             self._free.set(storage.free_bytes)
 
-    def not_completed(self, reason: str) -> None:
-        """Count a request that was refused, failed or left by its client."""
-        self.requests.labels(reason).inc()
-
 
 @dataclass(slots=True)
 class RequestRecorder:
@@ -172,7 +168,7 @@ class RequestRecorder:
     def not_completed(self, reason: str) -> None:
         if not self._ended:
             self._ended = True
-            self._metrics.not_completed(reason)
+            self._metrics.requests.labels(reason).inc()
             self._metrics.vllm.success.labels(self._model, "abort").inc()
             request_id, latency_s = self._request.request_id, round(self._latency_s(), 4)
             log.info("request not completed", request_id=request_id, reason=reason, latency_s=latency_s)

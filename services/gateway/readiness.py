@@ -37,9 +37,7 @@ PLAN_TIMEOUT_S = {PlanState.RUNNING: 600.0, PlanState.REPLACED: 30.0}
 class Readiness:
     """Collects the state of the cell. Reading it takes no message, so that load balancers may ask often."""
 
-    def __init__(
-        self, connection: BusConnection, model_name: str, *, max_queue_s: float = 300.0, store_dir: str = ""
-    ) -> None:
+    def __init__(self, connection: BusConnection, model_name: str, *, max_queue_s: float, store_dir: str) -> None:
         """`max_queue_s`: see CellState; `store_dir`: the directory of NATS's store, if this machine has it; empty: its
         disk is unknown."""
         self.instances = InstanceWatch(accept=self._serves)

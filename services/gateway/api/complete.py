@@ -45,7 +45,7 @@ async def complete(context: AppContext, http: Request, kind: type[ServedBody]) -
     except Exception as error:
         reply = as_api_error(error)
         reason = "rejected" if reply.status < 500 else "unavailable"
-        context.metrics.not_completed("left" if reply.code == "left" else reason)
+        context.metrics.requests.labels("left" if reply.code == "left" else reason).inc()
         raise
     request_id, form_field, is_stream = opened[0].request.request_id, plan.wanted.form_field, body.stream
     recorders = [RequestRecorder(context.metrics, model.name, each.request, start_s) for each in opened]

@@ -89,13 +89,12 @@ def _no_route(request: Request, error: HTTPException) -> ApiError:
 def _allowed_methods(request: Request) -> str:
     """The methods of all routes of the path, comma-separated; empty if it is a file of the console."""
     routes = [route for route in request.app.routes if not isinstance(route, Mount)]
-    scopes = {method: {**request.scope, "method": method} for method in _METHODS}
+    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+    scopes = {method: {**request.scope, "method": method} for method in methods}
     return ", ".join(
         method for method, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)
     )
 
-
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 # Code and message by pydantic's error type; {param} is the field, {reason} that of `_wrong`. Other types have the
 # code invalid_value.

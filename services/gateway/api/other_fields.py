@@ -3,7 +3,7 @@ have no effect; all others are ignored, and the reply's header names them. So ar
 are left out."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag
@@ -134,13 +134,9 @@ def effective_field(extra: Mapping[str, Any], neutral: Mapping[str, tuple[Any, .
     return next((name for name, value in given if value not in neutral[name]), None)
 
 
-def ignored_header(body: BaseModel, also: Iterable[str] = ()) -> dict[str, str]:
+def ignored_header(body: BaseModel | None, also: Iterable[str] = ()) -> dict[str, str]:
     """The header that names the ignored fields, those in `also` first; empty if there are none."""
-    return header_of_ignored([*also, *_ignored(body)])
-
-
-def header_of_ignored(names: Sequence[str]) -> dict[str, str]:
-    """The header with these names; empty if there are none."""
+    names = [*also, *(_ignored(body) if body is not None else ())]
     if not names:
         return {}
     more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []

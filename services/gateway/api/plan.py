@@ -26,9 +26,6 @@ from shared.text import TextModel
 DEFAULT_OUTPUT_TOKENS = 128
 QUESTIONS = "questions"  # the field that gives labels by prompt
 
-WriteReplies = Callable[[str, float], Replies]  # called with the id of the first request and the reply's Unix time
-Keep = Callable[[str, str], Awaitable[None]]  # stores the conversation; called with the request's id and its cell
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedCompletion:
@@ -40,8 +37,8 @@ class WantedCompletion:
     limit: tuple[str, int | None]  # the field that limits the tokens of the text, and its value
     passed: Mapping[str, Any]  # fields that the request has under the same names
     tools: ToolUse
-    replies: WriteReplies
-    keep: Keep | None = None
+    replies: Callable[[str, float], Replies]  # called with the id of the first request and the reply's Unix time
+    keep: Callable[[str, str], Awaitable[None]] | None = None  # stores the conversation, by the request's id and cell
     stop: Sequence[str] = ()
     forms: Sequence[Form] = ()  # the forms of the text that the client has given
     labels_by_prompt: Sequence[Sequence[str]] = ()  # the accepted answers, for each prompt its own

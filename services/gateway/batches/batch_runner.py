@@ -35,7 +35,7 @@ SAVE_S = 0.5  # between updates of the batch's record, which also reveal a cance
 
 class BatchRunner:
     def __init__(self, context: AppContext) -> None:
-        self._context, self._batches = context, context.batches
+        self._context, self._batches, self._now_s = context, context.batches, context.batches.now_s
         self._invalid_line_lock = asyncio.Lock()
         self._running: dict[str, asyncio.Task[None]] = {}  # by batch id
 
@@ -159,9 +159,6 @@ class BatchRunner:
     async def _write(self, batch: Batch, kind: str, results: list[LineResult]) -> str:
         rows = (result.row for result in results)
         return (await self._context.files.add(rows, f"{kind}.jsonl", "batch_output", batch.owner)).id
-
-    def _now_s(self) -> int:
-        return self._batches.now_s()
 
 
 def _counts(results: list[LineResult]) -> dict[str, int]:

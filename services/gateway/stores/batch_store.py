@@ -28,7 +28,7 @@ class BatchStore:
 
     def now_s(self) -> int:
         """Unix time by the bus's clock, the clock of all batches. Units: whole seconds."""
-        return int(self._connection.clock.now_s())
+        return int(self._connection.watch.clock.now_s())
 
     async def create(self, owner: str, endpoint: str, input_file_id: str, metadata: dict[str, str]) -> Batch:
         """Store a batch and queue it for the next free gateway."""

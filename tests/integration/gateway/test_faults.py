@@ -293,7 +293,7 @@ async def test_a_connection_whose_start_is_cancelled_can_be_closed(settings: Gat
 
     def is_measuring() -> bool:
         try:
-            _ = connection.clock
+            _ = connection.watch
         except RetryLater:
             return False
         return True

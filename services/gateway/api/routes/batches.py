@@ -18,7 +18,7 @@ from services.gateway.api.app_context import AppContext
 from services.gateway.api.base_models import Lenient
 from services.gateway.api.field_types import Metadata
 from services.gateway.api.openapi import FILE_FORM, json_body
-from services.gateway.api.other_fields import header_of_ignored, ignored_header
+from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.request_body import BodyBudget, bounded, check_content_type, read_body
 from services.gateway.api.routes.requests import page_after
 from services.gateway.errors import ApiError
@@ -159,7 +159,7 @@ def file_routes(context: AppContext) -> APIRouter:
         check_content_type(http, "multipart/form-data")
         async with context.files.uploading(key_of(http).key_id) as upload:
             filename, ignored = await read_upload(http, context.bodies, partial(context.files.write, upload))
-            response.headers.update(header_of_ignored(ignored))
+            response.headers.update(ignored_header(None, ignored))
             return await context.files.finish(upload, filename)
 
     @router.get("")
