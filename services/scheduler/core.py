@@ -26,7 +26,7 @@ from services.scheduler.state.result_decoder import AppliedResults, ResultDecode
 from services.scheduler.state.serving_stats import serving_stats
 from services.scheduler.state.step_estimates import StepEstimates
 from services.scheduler.state.step_pipeline import SENT
-from services.scheduler.state.suspects import MAX_ATTEMPTS, suspect
+from services.scheduler.state.suspects import MAX_ATTEMPTS
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Int32, Int64, pack_int32
 from shared.messages.instances import Instance
@@ -371,8 +371,11 @@ class SchedulerCore:
             self._retry(row, now_s)
 
     def _suspect(self, rows: Int64) -> None:
-        """One instance failed during the steps of these rows. The next scheduler knows their attempts, too."""
-        suspect(self.table, rows)
+        """One instance failed during the steps of these rows. One that ran alone is the cause: its attempt counts, also
+        for the next scheduler."""
+        self.table.suspect[rows] = True
+        if len(rows) == 1:
+            self.table.attempts[rows] += 1
         self._save(rows)
 
     def _save(self, rows: Int64, *, block_ended: Bool | bool = False) -> None:

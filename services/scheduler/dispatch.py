@@ -16,8 +16,9 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.job_encoder import JobEncoder
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from services.scheduler.state.step_pipeline import IDLE, SENT
-from services.scheduler.state.suspects import isolated_instances, next_suspects
+from services.scheduler.state.suspects import divide_suspects
 from shared.arrays import Bool, Int64
+from shared.messages.steps import CACHE, RECOMPUTE
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Dispatcher:
         fleet, pipeline = self._fleet, self._table.pipeline
         rows = self._rows_on(fleet.changed.nonzero()[0])
         fleet.changed.fill(False)
-        alone, rows = self._divide_suspects(rows)
+        alone, rows = divide_suspects(rows, self._table)
         unanswered = self._unanswered_batches(rows)
         run_now = rows[(pipeline.state[rows] == IDLE) & (unanswered == 0)]
         if len(run_now):
@@ -100,15 +101,6 @@ class Dispatcher:
             return self._encoder.encode(run_now, rows[:0], now_s)
         run_next, ahead = self._join_next_batch(rows, self._unanswered_batches(rows), now_s)
         return self._encoder.encode(np.concatenate([run_now, run_next]), ahead, now_s)
-
-    def _divide_suspects(self, rows: Int64) -> tuple[Int64, Int64]:
-        """The suspects to run now, each alone on its instance, and the rows of the instances without suspects."""
-        isolated = isolated_instances(self._table, len(self._fleet.tokens))
-        if isolated is None:
-            return rows[:0], rows
-        among = isolated[self._table.instance[rows]]
-        idle = among & (self._table.pipeline.state[rows] == IDLE)
-        return next_suspects(rows[idle], self._table), rows[~among]
 
     def _rows_on(self, instances: Int64) -> Int64:
         """The rows of all requests on these instances."""
@@ -169,8 +161,9 @@ class Dispatcher:
         if not len(rows):
             return
         choice = self._policy.choose(rows, self._table, self._fleet, now_s)
+        kinds = np.where(self._table.next_recomputes(rows), RECOMPUTE, CACHE).astype(np.int32)
         batches = self._fleet.sent_batch[self._table.instance[rows]]
-        self._table.pipeline.send(rows, choice.thresholds, self._encoder.kinds(rows), now_s, batches)
+        self._table.pipeline.send(rows, choice.thresholds, kinds, now_s, batches)
         if self._decisions is not None:
             self._decisions.record(rows, choice, now_s)
 

@@ -15,9 +15,9 @@ from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.output_buffer import MASKED
 from services.scheduler.state.request_table import RequestTable
 from services.scheduler.state.step_pipeline import SENT_ACROSS
-from shared.arrays import Bool, Int32, Int64, pack_float32, pack_int32, pack_int64
+from shared.arrays import Bool, Int64, pack_float32, pack_int32, pack_int64
 from shared.messages.requests import Request
-from shared.messages.steps import CACHE, RECOMPUTE, RequestState, StepJobs
+from shared.messages.steps import RequestState, StepJobs
 
 MAX_STATES_BYTES = 4 << 20  # of a message's states; the rest of a message of 8 MiB is for its jobs
 
@@ -85,10 +85,6 @@ class JobEncoder:
                 commands.append(SendJobs(self._fleet.instance_id(index), jobs))
                 self._fleet.synchronized[index] = True
         return commands
-
-    def kinds(self, rows: Int64) -> Int32:
-        """StepKind of the next step of each. Shapes: [n] -> [n]."""
-        return np.where(self._table.next_recomputes(rows), RECOMPUTE, CACHE).astype(np.int32)
 
     def _parts(
         self, rows: Int64, needs_state: Bool, first: int, last: int
