@@ -36,7 +36,6 @@ class Fleet(InstanceCosts):
         self.instances: list[Instance | None] = [None] * capacity
         self.index_of: dict[str, int] = {}  # by instance id
         self.prefixes = PrefixIndex()
-        self._recompute_rate: float | None = None  # cached until an instance changes, tokens per second
 
     def instance_id(self, index: int) -> str:
         instance = self.instances[index]
@@ -53,7 +52,6 @@ class Fleet(InstanceCosts):
         known = self.instances[index]
         if known is None or known.profile != instance.profile:
             self.set_costs(index, instance)
-        self._recompute_rate = None
         self.prefixes.update(index, instance.prefix_tokens, instance.prefix_page)
         self.changed[index] = True
         self.instances[index] = instance
@@ -83,7 +81,6 @@ class Fleet(InstanceCosts):
             self.instances[index] = None
             self.prefixes.forget(index)
             self.open[index] = False
-            self._recompute_rate = None
         return index
 
     def add_load(self, index: int, tokens: int, *, requests: int) -> None:
@@ -103,9 +100,7 @@ class Fleet(InstanceCosts):
         recompute step, and a cache step for each other token.
         """
         if cache_steps is None:
-            if self._recompute_rate is None:
-                self._recompute_rate = self._best_recompute_rate()
-            return self._recompute_rate
+            return self._best_recompute_rate()
         instances = self.open.nonzero()[0]
         cache_tokens: Float64 = block_length * self.max_requests[instances].astype(np.float64)
         cache_s = self.cache_latency_s(instances, cache_tokens)
