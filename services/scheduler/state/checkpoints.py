@@ -7,11 +7,10 @@ import structlog
 
 from services.scheduler.state.invalid_results import read_probabilities
 from services.scheduler.state.output_buffer import MASKED
-from services.scheduler.state.request_table import RequestTable
+from services.scheduler.state.request_table import RequestEntry, RequestTable
 from shared.arrays import INT32_BYTES, Bool, Int64, unpack_float32, unpack_int32
 from shared.messages.checkpoints import Checkpoint
 from shared.pinned import FREE
-from shared.top_tokens import TopTokenTable
 
 log = structlog.get_logger(__name__)
 
@@ -56,20 +55,21 @@ def _checkpoint(table: RequestTable, row: int, done: int, stored: int, numbers: 
 def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: int, mask_token_id: int) -> None:
     """Restore a checkpoint into a new row. A checkpoint that does not match the request is ignored: it belongs to an
     earlier request with the same id. A damaged one is ignored, too: the request starts again."""
-    offset, logprobs = table.block_offset.item(row), table.entry(row).arrived.request.logprobs
-    if reason := _damage(checkpoint, offset, vocab_size, mask_token_id, logprobs=logprobs):
-        log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
-        return
-    output_ids = np.concatenate([unpack_int32(checkpoint.output_ids), unpack_int32(checkpoint.block_ids)])
-    length, stored = int(table.block_length[row]), len(output_ids)
-    is_whole = not stored or (stored + offset) % length == 0
-    if checkpoint.block_length != length or not is_whole or stored > table.output_length[row]:
-        return
-    pinned = unpack_int32(table.entry(row).arrived.request.pinned)[:stored]
-    if ((pinned != FREE) & (output_ids[: len(pinned)] != pinned)).any():
-        return
-    if reason := _restore_top_tokens(checkpoint, table.entry(row).top_tokens, vocab_size):
-        log.warning("checkpoint ignored", request_id=table.entry(row).request_id, reason=reason)
+    entry, offset, length = table.entry(row), table.block_offset.item(row), table.block_length.item(row)
+    try:
+        _check(checkpoint, entry, offset, vocab_size, mask_token_id)
+        output_ids = np.concatenate([unpack_int32(checkpoint.output_ids), unpack_int32(checkpoint.block_ids)])
+        stored = len(output_ids)
+        is_whole = not stored or (stored + offset) % length == 0
+        if checkpoint.block_length != length or not is_whole or stored > table.output_length[row]:
+            return
+        pinned = unpack_int32(entry.arrived.request.pinned)[:stored]
+        if ((pinned != FREE) & (output_ids[: len(pinned)] != pinned)).any():
+            return
+        if entry.top_tokens is not None and checkpoint.top_tokens is not None:
+            entry.top_tokens.write(checkpoint.top_tokens, vocab_size)
+    except ValueError as error:
+        log.warning("checkpoint ignored", request_id=entry.request_id, reason=str(error))
         return
     table.suspect[row] = checkpoint.is_suspect
     table.output_ids(row)[:stored] = output_ids
@@ -83,7 +83,6 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     steps_at, tokens_at = unpack_int32(checkpoint.steps_at), unpack_int32(checkpoint.tokens_at)
     if len(steps_at) == len(tokens_at) == table.steps_at.shape[1]:  # the number of candidates is unchanged
         table.steps_at[row], table.tokens_at[row] = steps_at, tokens_at
-    entry = table.entry(row)
     entry.choices = read_probabilities(checkpoint.choices, len(entry.arrived.choices)) if checkpoint.choices else None
     entry.served_by.extend(checkpoint.instances)
     if stored:
@@ -91,36 +90,23 @@ def resume(table: RequestTable, row: int, checkpoint: Checkpoint, vocab_size: in
     entry.last_instance = checkpoint.last_instance
 
 
-def _restore_top_tokens(checkpoint: Checkpoint, top_tokens: TopTokenTable | None, vocab_size: int) -> str:
-    """Returns: why the checkpoint cannot be used; empty if it can."""
-    if top_tokens is None:
-        return ""
-    if checkpoint.top_tokens is None:
-        return "it has no top tokens"
-    try:
-        top_tokens.write(checkpoint.top_tokens, vocab_size)
-    except ValueError as error:
-        return f"top tokens: {error}"
-    return ""
-
-
-def _damage(checkpoint: Checkpoint, offset: int, vocab_size: int, mask_token_id: int, *, logprobs: bool) -> str:
-    """Why the checkpoint cannot be used; empty if it can."""
+def _check(checkpoint: Checkpoint, entry: RequestEntry, offset: int, vocab_size: int, mask_token_id: int) -> None:
+    """Raises: ValueError if the checkpoint is damaged."""
     columns = checkpoint.output_ids, checkpoint.block_ids, checkpoint.steps_at, checkpoint.tokens_at
-    if any(len(column) % 4 for column in (*columns, checkpoint.confidences)):
-        return "a column is not of int32 or float32"
-    output_ids, block_ids, *counts = (unpack_int32(column) for column in columns)
+    output_ids, block_ids, *counts = map(unpack_int32, columns)
     confidences = unpack_float32(checkpoint.confidences)
-    lacks_confidences = (logprobs or len(confidences)) and len(confidences) != len(output_ids) + len(block_ids)
+    may_lack = not checkpoint.confidences and not entry.arrived.request.logprobs
+    has_all = len(confidences) == len(output_ids) + len(block_ids)
     block = checkpoint.block_length - (0 if len(output_ids) else offset)
-    if len(block_ids) not in (0, block) or lacks_confidences:
-        return "the current block is not whole, or a token has no confidence"
+    if len(block_ids) not in (0, block) or not (has_all or may_lack):
+        raise ValueError("the current block is not whole, or a token has no confidence")
+    if entry.top_tokens is not None and checkpoint.top_tokens is None:
+        raise ValueError("it has no top tokens")
     tokens = np.concatenate([output_ids, block_ids[block_ids != MASKED]])
     if np.count_nonzero(tokens.view(np.uint32) >= vocab_size) or np.count_nonzero(tokens == mask_token_id):
-        return "a token is outside the vocabulary"
+        raise ValueError("a token is outside the vocabulary")
     if any(np.count_nonzero(column < 0) for column in counts):
-        return "a count is negative"
+        raise ValueError("a count is negative")
     numbers = checkpoint.threshold_tokens, checkpoint.lowest_threshold, checkpoint.step_s
     if not np.isfinite([*numbers, *confidences]).all():
-        return "a number is not finite"
-    return ""
+        raise ValueError("a number is not finite")
