@@ -1,9 +1,5 @@
 """Creates and updates the streams and buckets of a cell."""
 
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TypeVar
-
 import structlog
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, ObjectStoreConfig, StreamConfig
@@ -14,7 +10,7 @@ from shared.errors import BadInput
 
 log = structlog.get_logger(__name__)
 
-C = TypeVar("C", StreamConfig, KeyValueConfig, ObjectStoreConfig)
+Config = StreamConfig | KeyValueConfig | ObjectStoreConfig
 NO_ROOM = 10047  # the server's error code for a limit in bytes that it cannot reserve
 NO_CLUSTER = 10074  # the server's error code for several replicas without a cluster
 
@@ -24,13 +20,12 @@ async def set_up(js: JetStreamContext, subjects: Subjects, disk_bytes: int, repl
 
     Raises: BadInput for several replicas on a server without a cluster; bus errors.
     """
+    configs: list[Config] = [each.evolve(num_replicas=replicas) for each in streams(subjects, disk_bytes)]
+    configs += [each.evolve(replicas=replicas) for each in buckets(subjects, disk_bytes)]
+    configs += [each.evolve(replicas=replicas) for each in object_stores(subjects, disk_bytes)]
     try:
-        for stream in streams(subjects, disk_bytes):
-            await _limited(stream.evolve(num_replicas=replicas), partial(_set_up_stream, js))
-        for bucket in buckets(subjects, disk_bytes):
-            await _limited(bucket.evolve(replicas=replicas), partial(_set_up_bucket, js))
-        for store in object_stores(subjects, disk_bytes):
-            await _limited(store.evolve(replicas=replicas), partial(_set_up_store, js))
+        for config in configs:
+            await _set_up_limited(js, config)
     except APIError as error:
         if error.err_code != NO_CLUSTER:
             raise
@@ -38,42 +33,35 @@ async def set_up(js: JetStreamContext, subjects: Subjects, disk_bytes: int, repl
         raise BadInput(message, "stream_replicas") from None
 
 
-async def _set_up_stream(js: JetStreamContext, config: StreamConfig) -> None:
+async def _set_up(js: JetStreamContext, config: Config) -> None:
+    """Create a stream or bucket, or update one that exists with other options. Those of a bucket stay as they are but
+    for its limit and its number of replicas."""
     try:
-        await js.add_stream(config)
-    except BadRequestError:  # it exists with other options
-        await js.update_stream(config)
+        match config:
+            case StreamConfig():
+                await js.add_stream(config)
+            case KeyValueConfig():
+                await js.create_key_value(config)
+            case ObjectStoreConfig():
+                await js.create_object_store(str(config.bucket), config)
+    except BadRequestError:  # it exists
+        if isinstance(config, StreamConfig):
+            await js.update_stream(config)
+            return
+        kind = "KV" if isinstance(config, KeyValueConfig) else "OBJ"
+        existing = (await js.stream_info(f"{kind}_{config.bucket}")).config
+        if (existing.max_bytes, existing.num_replicas) != (config.max_bytes, config.replicas):
+            await js.update_stream(existing.evolve(max_bytes=config.max_bytes, num_replicas=config.replicas))
 
 
-async def _set_up_bucket(js: JetStreamContext, config: KeyValueConfig) -> None:
+async def _set_up_limited(js: JetStreamContext, config: Config) -> None:
+    """Set up a stream or bucket, without a limit if the server has too little room: the cell then serves as before."""
     try:
-        await js.create_key_value(config)
-    except BadRequestError:
-        await _update(js, f"KV_{config.bucket}", config)
-
-
-async def _set_up_store(js: JetStreamContext, config: ObjectStoreConfig) -> None:
-    try:
-        await js.create_object_store(str(config.bucket), config)
-    except BadRequestError:
-        await _update(js, f"OBJ_{config.bucket}", config)
-
-
-async def _update(js: JetStreamContext, stream: str, config: KeyValueConfig | ObjectStoreConfig) -> None:
-    """The other options of an existing bucket stay as they are."""
-    existing = (await js.stream_info(stream)).config
-    if (existing.max_bytes, existing.num_replicas) != (config.max_bytes, config.replicas):
-        await js.update_stream(existing.evolve(max_bytes=config.max_bytes, num_replicas=config.replicas))
-
-
-async def _limited(config: C, create: Callable[[C], Awaitable[None]]) -> None:
-    """Create a stream or bucket, without a limit if the server has too little room: the cell then serves as before."""
-    try:
-        await create(config)
+        await _set_up(js, config)
     except ServerError as error:
         if error.err_code != NO_ROOM:
             raise
         name = config.name if isinstance(config, StreamConfig) else config.bucket
         fix = "raise max_file_store of NATS, or lower DILASERVE_MAX_STORED_BYTES"
         log.warning("NATS cannot reserve the bytes of a stream; it has no limit", stream=name, fix=fix)
-        await create(config.evolve(max_bytes=-1))
+        await _set_up(js, config.evolve(max_bytes=-1))
