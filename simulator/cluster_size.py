@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -11,9 +10,9 @@ from services.reconfigurator.planning.plan import Plan, PlanStatus
 from services.reconfigurator.planning.plan_input import PlanInput, Workload
 from services.reconfigurator.planning.planner import make_plan
 from services.reconfigurator.planning.smallest_cluster import TOLERANCE, can_meet_slos, min_gpus, nodes_of, smallest
-from services.scheduler.registry import DEFAULT_POLICY
 from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
+from shared.messages.cell import CacheName
 from shared.profile import LatencyProfile
 from shared.text import round_up_to_blocks
 from simulator.result import Records
@@ -89,12 +88,8 @@ class ClusterSearch:
         workload = self.workload
         thresholds = sorted(workload.thresholds)
         rates = [workload.tokens_per_step[c] for c in thresholds]
-        cache: Literal["none", "block", "dual"] = "none"
-        if self.cached:
-            cache = "block" if workload.exact_cache else "dual"
-        settings = SchedulerSettings(
-            model="simulated", policy=DEFAULT_POLICY, thresholds=tuple(thresholds), cache=cache
-        )
+        cache: CacheName = "none" if not self.cached else "block" if workload.exact_cache else "dual"
+        settings = SchedulerSettings(model="simulated", thresholds=tuple(thresholds), cache=cache)
         scenario = Scenario(
             profile=self.profile,
             steps=StepsTable(np.array(thresholds), np.array(rates)),

@@ -29,6 +29,7 @@ from simulator.result import SimulatedDecision
 
 DEFAULTS = ReconfiguratorSettings()
 POLL_S = 0.25  # between two checks whether a drained instance is empty
+STOP_S = 2.0  # from an empty instance until its GPUs are free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,7 @@ class SimulatedReconfiguration:
     gpus_per_node: int = 4
     interval_s: float = DEFAULTS.interval_s  # between two decisions
     window_s: float = DEFAULTS.window_s  # length of the window of arrivals that a decision reads
-    rps_buffer: float = DEFAULTS.rps_buffer  # headroom over the observed rate (0.1 = 10 %)
-    drain_s: float = DEFAULTS.drain_s  # time that a draining instance keeps requests until their next recompute step
-    stop_s: float = 2.0  # from an empty instance until its GPUs are free
     load_s: float = 60.0  # from a launch until the instance serves: 16 GB of weights, and warming up
-    solve_s: float = DEFAULTS.solve_s  # time limit for each stage, in real seconds
 
 
 @dataclass
@@ -55,7 +52,7 @@ class SimulatedReconfigurator:
 
     def __post_init__(self) -> None:
         settings, self._clock, self._trace = self._settings, self._cluster.clock, self._cluster.workload
-        self._schedule = PlanSchedule(settings.interval_s, settings.window_s, settings.rps_buffer, self._clock.now_s)
+        self._schedule = PlanSchedule(settings.interval_s, settings.window_s, DEFAULTS.rps_buffer, self._clock.now_s)
         self._running: dict[InstanceSpec, str] = {}  # instance ids; empty while the instance loads
         self._target: list[InstanceSpec] | None = None  # None: no transition is in progress
         self._stopping: InstanceSpec | None = None  # the transition's current action
@@ -151,12 +148,10 @@ class SimulatedReconfigurator:
     def _drain(self, spec: InstanceSpec) -> None:
         instance_id = self._running[spec]
         if self._loads.pop(spec, None) is not None:  # it holds no request
-            self._later(self._settings.stop_s, partial(self._stopped, spec))
+            self._later(STOP_S, partial(self._stopped, spec))
             return
         instance = self._cluster.instances[instance_id].instance
-        self._cluster.update(
-            msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_s=self._settings.drain_s)
-        )
+        self._cluster.update(msgspec.structs.replace(instance, state=InstanceState.DRAINING, drain_s=DEFAULTS.drain_s))
         self._later(POLL_S, partial(self._stop_when_empty, spec, instance_id))
 
     def _stop_when_empty(self, spec: InstanceSpec, instance_id: str) -> None:
@@ -164,7 +159,7 @@ class SimulatedReconfigurator:
             self._later(POLL_S, partial(self._stop_when_empty, spec, instance_id))
         else:
             self._cluster.leave(instance_id)
-            self._later(self._settings.stop_s, partial(self._stopped, spec))
+            self._later(STOP_S, partial(self._stopped, spec))
 
     def _stopped(self, spec: InstanceSpec) -> None:
         self._running.pop(spec, None)

@@ -169,13 +169,13 @@ def _start_reconfigurator(
             thresholds,
             degrees,
             DEFAULTS.batch_sizes,
-            settings.rps_buffer,
+            DEFAULTS.rps_buffer,
             block_length=scenario.block_length,
             exact_cache=is_exact(scenario.settings.cache),
         ),
         prior=dict(zip(thresholds, scenario.steps.tokens_at(np.array(thresholds)).tolist(), strict=True)),
         cached=scenario.caching,
-        solve_s=settings.solve_s,
+        solve_s=DEFAULTS.solve_s,
     )
     SimulatedReconfigurator(settings, planner, profile, cluster, make_instance).start(specs)
 

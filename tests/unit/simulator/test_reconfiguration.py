@@ -9,7 +9,7 @@ from services.scheduler.settings import SchedulerSettings
 from shared.errors import BadInput
 from shared.messages.steps import StepKind
 from shared.profile import LatencyProfile
-from simulator.reconfiguration import SimulatedReconfiguration, place
+from simulator.reconfiguration import STOP_S, SimulatedReconfiguration, place
 from simulator.result import Records, summarize
 from simulator.scenario import Failure, Scenario, simulate
 from simulator.steps_table import StepsTable
@@ -57,7 +57,7 @@ def test_under_light_load_two_tp1_become_one_tp2_and_no_request_is_lost() -> Non
     assert records.decisions[0].t_s == 30.0
     assert [counts for _, counts in records.instances_at] == [{1: 1}, {1: 2}, {1: 1}, {}, {2: 1}]
     (stopped_s, _), (served_s, _) = records.instances_at[-2:]
-    assert served_s - stopped_s == pytest.approx(SETTINGS.stop_s + SETTINGS.load_s, abs=0.1)
+    assert served_s - stopped_s == pytest.approx(STOP_S + SETTINGS.load_s, abs=0.1)
     result = summarize(records, light(1.1))
     assert result["timeline"][-1]["instances_per_tp"] == {"2": 1}
     assert result["decisions"][0]["reason"]
