@@ -157,11 +157,6 @@ class OutcomeStore:
             unverified=not finish.written_by.isdisjoint(self._distrusted),
         )
 
-    def lose(self, waiting: ReceivedRequest) -> None:
-        """Store the outcome of a request whose message the bus has lost, unless it has one."""
-        log.error("accepted request lost", request_id=waiting.request_id)
-        self.end(waiting, OutcomeStatus.FAILED, LOST)
-
     def end(self, waiting: ReceivedRequest, status: OutcomeStatus, error: OutcomeError | None = None) -> None:
         """Store the outcome of a request that the core has not received."""
         outcome = outcome_of(waiting.arrival, status, error, waiting.key, waiting.priority)
@@ -227,12 +222,8 @@ class OutcomeStore:
         """Whether an outcome that is not final is being stored: its client may have it, and send the request again."""
         return request_id in self._replaceable
 
-    def will_acknowledge(self, delivery: Delivery) -> bool:
-        """Whether the message is acknowledged when the outcome of its request is stored."""
-        return delivery in self.deliveries()
-
     def deliveries(self) -> Iterable[Delivery]:
-        """The messages that will be acknowledged."""
+        """The messages that are acknowledged when the outcomes of their requests are stored."""
         return self._writing.values()
 
     async def wait_for_failure(self) -> None:

@@ -19,7 +19,7 @@ from services.scheduler.events import RequestCancelled
 from services.scheduler.io.delivery import Delivery
 from services.scheduler.io.delivery_watch import DeliveryWatch
 from services.scheduler.io.event_queue import EventQueue
-from services.scheduler.io.outcome_store import OutcomeStore
+from services.scheduler.io.outcome_store import LOST, OutcomeStore
 from services.scheduler.io.request_decoder import InvalidRequest, decode_request, has_producer
 from services.scheduler.io.request_preparer import RequestLost, RequestMessage, RequestPreparer, text_length
 from services.scheduler.io.waiting_requests import ReceivedRequest, WaitingRequests
@@ -123,15 +123,11 @@ class RequestConsumer:
                 if consumer_epoch(name) < self.epoch:
                     await self._bus.js.delete_consumer(stream, name)
 
-        async def receive(msg: Msg) -> None:
-            watch.note(msg)
-            await self._receive(msg)
-
         async with self._tasks:
             self._tasks.create_task(self._promote())
             while True:
                 consuming = self._bus.run_consumer(
-                    stream, self._consumer, receive, before_create=begin, on_create=watch.start, is_exclusive=True
+                    stream, self._consumer, self._receive, before_create=begin, on_create=watch.start, is_exclusive=True
                 )
                 await run_beside(consuming, [watch.wait_for_loss()])
 
@@ -144,6 +140,7 @@ class RequestConsumer:
         await self._bus.nc.subscribe(self._bus.subjects.cancel(">"), cb=self._receive_cancel)
 
     async def _receive(self, msg: Msg) -> None:
+        self.deliveries.note(msg)
         try:
             request = decode_request(msg.subject, msg.data)
         except BadInput as error:
@@ -182,13 +179,10 @@ class RequestConsumer:
         if unfinished is None and not self._outcomes.remembers(request_id):
             return False
         log.debug("request received again", request_id=request_id)
-        if unfinished is not None:
-            needs_acknowledgement = unfinished.delivery != delivery
-        else:  # its outcome is being stored, or is stored
-            needs_acknowledgement = not self._outcomes.will_acknowledge(delivery)
-        if needs_acknowledgement and unfinished is None and has_producer(request_id):
+        awaited = self._outcomes.deliveries() if unfinished is None else [unfinished.delivery]
+        if delivery not in awaited and unfinished is None and has_producer(request_id):
             self._outcomes.repeat(request_id, delivery)
-        elif needs_acknowledgement:
+        elif delivery not in awaited:
             await self._acknowledge(delivery)
         return True
 
@@ -206,7 +200,8 @@ class RequestConsumer:
             self._reject(request_id, delivery, error)
             return
         except RequestLost:
-            self._outcomes.lose(waiting)
+            log.error("accepted request lost", request_id=request_id)  # noqa: TRY400 - the error shows no more
+            self._outcomes.end(waiting, OutcomeStatus.FAILED, LOST)
             return
         except Exception as error:
             self._fault(waiting, delivery, waiting.arrival.arrival_s, error)
