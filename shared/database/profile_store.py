@@ -1,6 +1,7 @@
 """Latency profiles in Postgres, by model and device.
 
-The table of earlier versions has one row per kind and batch size; a second one has all rows of the same measurement.
+All rows of a measurement are in `measured_latencies`. The version before also reads `latency_profiles`, which has one
+row per kind and batch size, with the same time: it is written so that one can go back.
 """
 
 from datetime import UTC, datetime
@@ -41,28 +42,18 @@ async def save_profile(engine: AsyncEngine, model: str, device: str, profile: La
 
 async def load_profile(engine: AsyncEngine, model: str, device: str) -> LatencyProfile | None:
     """The profile of all measured TP degrees; None if there is none. Raises: RetryLater if Postgres is unavailable."""
-    points = select(ProfileRow.__table__).where(ProfileRow.model == model, ProfileRow.device == device)
-    rows = select(MeasuredLatencyRow.__table__).where(
-        MeasuredLatencyRow.model == model, MeasuredLatencyRow.device == device
-    )
+    table = MeasuredLatencyRow
+    query = select(table.__table__).where(table.model == model, table.device == device)
     with database_errors():
         async with engine.connect() as connection:
-            old, measured = (await connection.execute(points)).all(), (await connection.execute(rows)).all()
-    measured_at = {row.tp: row.measured_at for row in old}
-    found = [row for row in measured if measured_at.get(row.tp) == row.measured_at]
-    complete = {row.tp for row in found}
-    profile = [
+            found = (await connection.execute(query)).all()
+    rows = [
         MeasuredLatency(
             row.tp, row.batch_tokens, _kind(row.step_kind), row.latency_s, row.context_tokens, row.recompute_tokens
         )
         for row in found
     ]
-    profile += [
-        MeasuredLatency(row.tp, row.batch_tokens, _kind(row.step_kind), row.latency_s)
-        for row in old
-        if row.tp not in complete
-    ]
-    return LatencyProfile.from_rows(profile) if profile else None
+    return LatencyProfile.from_rows(rows) if rows else None
 
 
 def _kind(name: str) -> RowKind:

@@ -86,7 +86,7 @@ class PlanRow(Base):
 
 
 class ProfileRow(Base):
-    """One point of the latency profile of a model on a device."""
+    """One point of the latency profile of a model on a device, which only the version before reads."""
 
     __tablename__ = "latency_profiles"
 
@@ -100,10 +100,7 @@ class ProfileRow(Base):
 
 
 class MeasuredLatencyRow(Base):
-    """One row of a latency profile, with its context and, if it is mixed, its recompute tokens.
-
-    Valid as long as the rows of `latency_profiles`, which earlier versions read and write, have the same measured_at.
-    """
+    """One row of a latency profile, with its context and, if it is mixed, its recompute tokens."""
 
     __tablename__ = "measured_latencies"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from sqlalchemy import delete, insert
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dilaserve import cli
@@ -16,7 +16,7 @@ from dilaserve.cli import run
 from dilaserve.stack import probes
 from services.reconfigurator.monitoring.recent_workload import fill_missing_profiles
 from shared.database.profile_store import load_profile, save_profile
-from shared.database.schema import ProfileRow, RequestRow, open_database, upgrade
+from shared.database.schema import MeasuredLatencyRow, ProfileRow, RequestRow, open_database, upgrade
 from shared.messages.steps import StepKind
 from shared.profile import MIXED, LatencyProfile, MeasuredLatency
 from tests.builders import instance, model_card
@@ -63,16 +63,17 @@ async def test_profiles_are_stored_by_model_and_device(engine: AsyncEngine) -> N
     assert await load_profile(engine, "other", "cpu") is None
 
 
-async def test_a_profile_stored_by_an_earlier_version_is_used(engine: AsyncEngine) -> None:
-    """It writes only the table that it knows, also over a profile of this version."""
-    await save_profile(engine, "earlier", "cpu", DETAILED)
-    columns = {"step_kind": "recompute", "batch_tokens": 32, "latency_s": 0.5, "measured_at": datetime.now(UTC)}
-    async with engine.begin() as connection:
-        await connection.execute(delete(ProfileRow).where(ProfileRow.model == "earlier"))
-        for model in ("earlier", "only-earlier"):
-            await connection.execute(insert(ProfileRow).values(model=model, device="cpu", tp=1, **columns))
-    for model in ("earlier", "only-earlier"):
-        assert (await loaded(engine, model)).rows == [MeasuredLatency(1, 32, StepKind.RECOMPUTE, 0.5)]
+async def test_the_version_before_finds_each_profile(engine: AsyncEngine) -> None:
+    """It uses the rows whose curve has the same time in the table of its own."""
+    await save_profile(engine, "going-back", "cpu", DETAILED)
+    times = [
+        select(table.measured_at).where(table.model == "going-back").distinct()
+        for table in (ProfileRow, MeasuredLatencyRow)
+    ]
+    async with engine.connect() as connection:
+        old, new = [(await connection.scalars(query)).all() for query in times]
+    assert len(old) == 1
+    assert old == new
 
 
 async def test_the_planner_prefers_given_then_registered_then_stored_profiles(engine: AsyncEngine) -> None:
