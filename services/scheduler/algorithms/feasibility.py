@@ -10,7 +10,6 @@ import numpy as np
 
 from services.scheduler.algorithms.common_level import STEP_FACTOR
 from services.scheduler.algorithms.work_estimates import BatchLatency
-from services.scheduler.state.fleet import Fleet
 from services.scheduler.state.request_table import NOWHERE, RequestTable
 from shared.arrays import Bool, Float64, Int64
 
@@ -32,22 +31,21 @@ PLANNED_TIMES = 8.0
 PATIENT_TIMES = 50.0  # a patient request has this many times the time left that it needs at the highest threshold
 
 
-def least_seconds(
-    rows: Int64, latency: BatchLatency, table: RequestTable, fleet: Fleet, *, overloaded: bool
-) -> Float64:
+def least_seconds(rows: Int64, latency: BatchLatency, table: RequestTable, *, overloaded: bool) -> Float64:
     """The least time that each request needs at its lowest threshold. One that runs: a share of its time alone on the
     fastest instance, in an overload at the pace of its own. One that waits for room, as the instances are full: by
     their mean pace, with a reserve. Shapes: [n] -> [n]."""
+    fleet = latency.fleet
     if not fleet.open.any():
         return np.zeros(len(rows))
     steps, at = table.least_steps[rows], table.instance[rows]
     waits = at == NOWHERE
-    step_s = np.full(len(rows), ALONE_SHARE * alone_step_s(latency, fleet))
+    step_s = np.full(len(rows), ALONE_SHARE * alone_step_s(latency))
     if overloaded:
         step_s[~waits] = np.maximum(step_s[~waits], PACE_SHARE * fleet.pace_s[at[~waits]])
     least_s: Float64 = steps * step_s
     if waits.any():
-        needed_s = steps[waits] * mean_pace_s(latency, fleet)
+        needed_s = steps[waits] * mean_pace_s(latency)
         reserved_s = STEP_FACTOR * needed_s
         if overloaded:
             with_reserve_s = np.minimum(WAITING_FACTOR * needed_s, MAX_SLO_SHARE * table.slo_s[rows[waits]])
@@ -56,15 +54,16 @@ def least_seconds(
     return least_s
 
 
-def alone_step_s(latency: BatchLatency, fleet: Fleet) -> float:
+def alone_step_s(latency: BatchLatency) -> float:
     """Seconds of a step of a request that is alone on the fastest instance."""
-    instances = fleet.open.nonzero()[0]
+    instances = latency.fleet.open.nonzero()[0]
     return float(latency.seconds(instances, np.ones(len(instances), np.int64)).min())
 
 
-def mean_pace_s(latency: BatchLatency, fleet: Fleet) -> float:
+def mean_pace_s(latency: BatchLatency) -> float:
     """Seconds per step of a request, in the mean of the open instances: as observed, or where nothing is observed the
     estimated latency of a batch of the requests on the instance."""
+    fleet = latency.fleet
     instances = fleet.open.nonzero()[0]
     observed_s, present_s = fleet.pace_s[instances], latency.seconds(instances, fleet.requests[instances])
     return float(np.where(observed_s > 0, observed_s, present_s).mean())
@@ -84,11 +83,9 @@ def plan_slos(rows: Int64, least_s: Float64, table: RequestTable, now_s: float) 
     table.planned_slo_s[rows] = planned_s
 
 
-def patient(
-    rows: Int64, with_reserve_steps: Float64, latency: BatchLatency, table: RequestTable, fleet: Fleet, now_s: float
-) -> Bool:
-    """Which requests are patient. Shapes: rows and `with_reserve_steps`, left at the highest threshold, [n] -> [n]."""
-    if not fleet.open.any():
+def patient(rows: Int64, steps: Float64, latency: BatchLatency, table: RequestTable, now_s: float) -> Bool:
+    """Which requests are patient. Shapes: rows and `steps`, left at the highest threshold, [n] -> [n]."""
+    if not latency.fleet.open.any():
         return np.zeros(len(rows), dtype=np.bool_)
-    step_s = max(mean_pace_s(latency, fleet), alone_step_s(latency, fleet))
-    return table.time_left_s(rows, now_s) > PATIENT_TIMES * step_s * with_reserve_steps
+    step_s = max(mean_pace_s(latency), alone_step_s(latency))
+    return table.time_left_s(rows, now_s) > PATIENT_TIMES * step_s * steps

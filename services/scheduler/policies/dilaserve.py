@@ -74,7 +74,7 @@ class DiLaServePolicy(AdaptivePolicy):
             recompute_share = float(recompute_steps.sum() / steps.sum())
             tokens, block_length = float(table.recompute_tokens(rows).mean()), float(table.block_length[rows].mean())
             self._latency = BatchLatency(fleet, tokens, block_length, recompute_share)
-            least_s = least_seconds(rows, self._latency, table, fleet, overloaded=overloaded)
+            least_s = least_seconds(rows, self._latency, table, overloaded=overloaded)
             plan_slos(rows, least_s, table, now_s)
             booked = booked_shares(rows, steps - recompute_steps, recompute_steps, table, fleet)
             self._booked = float(booked.sum())
@@ -85,19 +85,19 @@ class DiLaServePolicy(AdaptivePolicy):
         if self.load_control and len(table.keys) > 1 and np.isfinite(self._booked):
             self.keys.set_levels(rows, booked, lowest, highest, table)
         if len(rows) and level < highest:
-            self._raise_patient(rows, steps_left[:, -1], booked, table, fleet, now_s)
+            self._raise_patient(rows, steps_left[:, -1], booked, table, now_s)
         if self.infeasible == "lowest":
             table.level[rows[table.infeasible[rows]]] = lowest
         if self.guaranteed_priority is not None:
             table.level[rows[table.priority[rows] >= self.guaranteed_priority]] = highest
 
     def _raise_patient(
-        self, rows: Int64, most_steps: Float64, booked: Float64, table: RequestTable, fleet: Fleet, now_s: float
+        self, rows: Int64, most_steps: Float64, booked: Float64, table: RequestTable, now_s: float
     ) -> None:
         """Patient requests wait behind all others, so the load of the moment need not lower them: they have the level
         of the work booked until the first of them is due. Shapes: [n] each."""
         assert self._latency is not None, "there are requests"
-        which = rows[patient(rows, most_steps, self._latency, table, fleet, now_s)]
+        which = rows[patient(rows, most_steps, self._latency, table, now_s)]
         if len(which):
             window_s = table.time_left_s(which, now_s).min()
             share = float(booked @ np.minimum(table.planned_slo_s[rows] / window_s, 1.0))

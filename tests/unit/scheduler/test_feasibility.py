@@ -168,7 +168,7 @@ def test_a_request_that_waits_in_an_overload_needs_a_reserve(overloaded: bool, s
     table = cell.core.table
     latency = BatchLatency(cell.core.fleet, tokens=128, block_length=32, recompute_share=0.1)
     rows = np.array([table.row_of["waits"], table.row_of["runs"]])
-    waits_s, runs_s = least_seconds(rows, latency, table, cell.core.fleet, overloaded=overloaded).tolist()
+    waits_s, runs_s = least_seconds(rows, latency, table, overloaded=overloaded).tolist()
     assert waits_s == pytest.approx(16 * paces)
     assert (runs_s == pytest.approx(0.8 * table.least_steps[rows[1]])) == overloaded
 
