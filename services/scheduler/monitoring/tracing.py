@@ -21,8 +21,7 @@ STATS = ("steps", "recompute_steps", "mean_threshold", "migrations", "slo_met") 
 @dataclass(slots=True)
 class _Traced:
     schedule: trace.Span
-    run: trace.Span | None = None
-    ticket: int = -1  # of `run`
+    ticket: int = -1  # of the span `run`
 
 
 class ScheduleSpans:
@@ -30,7 +29,7 @@ class ScheduleSpans:
 
     def __init__(self) -> None:
         self._requests: dict[str, _Traced] = {}
-        self._running: dict[int, _Traced] = {}  # by ticket
+        self._running: dict[int, trace.Span] = {}  # the spans `run`, by ticket
 
     def arrived(self, arrived: RequestArrived) -> None:
         """Start the span `schedule`, if the request has a trace."""
@@ -71,22 +70,20 @@ class ScheduleSpans:
             return state
         self._end_run(traced)
         attributes = {"dilaserve.request_id": state.request_id, "dilaserve.instance": instance_id}
-        traced.run = tracer.start_span("run", trace.set_span_in_context(traced.schedule), attributes=attributes)
+        run = tracer.start_span("run", trace.set_span_in_context(traced.schedule), attributes=attributes)
         traced.ticket = state.ticket
-        self._running[state.ticket] = traced
+        self._running[state.ticket] = run
         carrier: dict[str, str] = {}
-        propagate.inject(carrier, trace.set_span_in_context(traced.run))
+        propagate.inject(carrier, trace.set_span_in_context(run))
         return replace(state, trace=carrier)
 
     def _note(self, name: str, ticket: int, step: int, attributes: Mapping[str, str | float]) -> None:
-        run = self._running[ticket].run
-        if run is not None and step < MAX_STEP_EVENTS:
-            run.add_event(name, {"dilaserve.step": step, **attributes})
+        if step < MAX_STEP_EVENTS:
+            self._running[ticket].add_event(name, {"dilaserve.step": step, **attributes})
 
     def _end_run(self, traced: _Traced) -> None:
-        self._running.pop(traced.ticket, None)
-        if traced.run is not None:
-            traced.run.end()
+        if (run := self._running.pop(traced.ticket, None)) is not None:
+            run.end()
 
     def finished(self, finish: FinishRequest) -> None:
         """End the spans of a request."""
