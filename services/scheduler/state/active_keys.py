@@ -16,7 +16,10 @@ class ActiveKeys:
         """Count a request of the key. Returns: the key's index."""
         index = self._index_of.get(name)
         if index is None:
-            index = self._index_of[name] = self._free_index()
+            if 0 not in self._requests:
+                self.names.append("")
+                self._requests.append(0)
+            index = self._index_of[name] = self._requests.index(0)
             self.names[index] = name
         self._requests[index] += 1
         return index
@@ -26,10 +29,3 @@ class ActiveKeys:
         self._requests[index] -= 1
         if not self._requests[index]:
             del self._index_of[self.names[index]]
-
-    def _free_index(self) -> int:
-        if 0 not in self._requests:
-            self.names.append("")
-            self._requests.append(0)
-            return len(self.names) - 1
-        return self._requests.index(0)
