@@ -1,13 +1,4 @@
-"""The project's errors, split by what the caller can do about them.
-
-DilaserveError
-├── BadInput      the caller's data is invalid: the same call fails again
-│   └── TooLong   prompt and output exceed the model's length
-├── RetryLater    a temporary condition: the same call may succeed later
-│   ├── NotCreated a stream, bucket or key of the bus does not exist, perhaps not yet
-│   └── StorageFull a stream of the bus holds as many messages or bytes as it may
-└── Superseded    another process has taken over this process's role: stop
-"""
+"""The project's errors, split by what the caller can do about them."""
 
 
 class DilaserveError(Exception):
@@ -15,7 +6,7 @@ class DilaserveError(Exception):
 
 
 class BadInput(DilaserveError):  # noqa: N818  (named for the cause)
-    """The caller's data is invalid. `field` names the invalid part; None: the whole."""
+    """The caller's data is invalid: the same call fails again. `field` names the invalid part; None: the whole."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -28,7 +19,7 @@ class TooLong(BadInput):
 
 
 class RetryLater(DilaserveError):  # noqa: N818
-    """A temporary condition, such as an unavailable server."""
+    """A temporary condition, such as an unavailable server: the same call may succeed later."""
 
 
 class NotCreated(RetryLater):
@@ -40,4 +31,4 @@ class StorageFull(RetryLater):
 
 
 class Superseded(DilaserveError):  # noqa: N818
-    """Another process has taken over the role of this process."""
+    """Another process has taken over the role of this process, which must stop."""
