@@ -27,13 +27,15 @@ class InstanceEvents:
         self._warned: set[str] = set()  # ids
         self._quarantined: set[str] = set()  # ids
         self.on_quarantine: Callable[[Instance], None] = lambda _: None  # receives each quarantined instance once
-        self.watch = InstanceWatch(accept=self._accept, on_update=self._update, on_loss=self._lose)
+        self.watch = InstanceWatch(accept=self._accept)
 
     def report_to(self, queue: EventQueue) -> None:
         """Put the present instances into the queue, and from now on every change."""
         present, self._queue = self.watch.instances(), queue
+        self.watch.on_update = lambda instance: self._update(instance, queue)
+        self.watch.on_loss = lambda instance_id: queue.put(InstanceLost(instance_id))
         for instance in present:
-            self._update(instance)
+            self._update(instance, queue)
 
     def worker_versions(self) -> list[int]:
         """The versions of the messages of the present instances."""
@@ -68,17 +70,11 @@ class InstanceEvents:
             self._queue.put(InstanceQuarantined(instance_id))
             self.on_quarantine(instance)
 
-    def _update(self, instance: Instance) -> None:
-        if self._queue is None:
-            return
+    def _update(self, instance: Instance, queue: EventQueue) -> None:
         log.info("instance updated", instance=instance.instance_id, tp=instance.tp_degree, state=instance.state.value)
         if instance.cache_tokens and not self._caching:
             self._warn_once(instance, "instance has an unused cache", "the scheduler runs with DILASERVE_CACHE=none")
-        self._queue.put(InstanceUpdated(instance))
-
-    def _lose(self, instance_id: str) -> None:
-        if self._queue is not None:
-            self._queue.put(InstanceLost(instance_id))
+        queue.put(InstanceUpdated(instance))
 
     def _warn_once(self, instance: Instance, event: str, reason: str) -> None:
         if instance.instance_id not in self._warned:
