@@ -202,11 +202,8 @@ class OutcomeStore:
         since = datetime.fromtimestamp(self._clock.now_s() - age_s, UTC)
         task = asyncio.get_running_loop().create_task(self._mark(instance_id, since))
         self._marking.add(task)
-        task.add_done_callback(self._marked)
-
-    def _marked(self, task: asyncio.Task[None]) -> None:
-        self._marking.discard(task)
-        self._report_failure(task)
+        task.add_done_callback(self._marking.discard)
+        task.add_done_callback(self._report_failure)
 
     async def _mark(self, instance_id: str, since: datetime) -> None:
         """Wait for the writes in progress, which may be of such outcomes, and then mark them."""
