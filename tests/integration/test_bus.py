@@ -21,7 +21,7 @@ from shared.bus.errors import BUS_ERRORS
 from shared.bus.reconnects import UNANSWERED_S
 from shared.bus.stream_reader import read_stream
 from shared.bus.subjects import MAX_UNFINISHED_REQUESTS, stream_names
-from shared.bus.watch import BusWatch, Look
+from shared.bus.watch import BusWatch, Look, StreamContent, StreamState
 from shared.messages.requests import Cancel, Request
 from shared.tasks import cancel, during
 from tests.support.nats import NatsServer
@@ -149,6 +149,24 @@ async def test_streams_that_cannot_be_set_up_do_not_hold_up_the_looks(
     async with asyncio.timeout(LIMIT_S):
         await streams.keep(Look(missing=streams.step_streams))
     assert not lost.is_set()  # steps that are sent again would be lost, too
+
+
+async def test_a_lost_stream_of_steps_is_reported_once(bus: Bus) -> None:
+    reports = 0
+
+    def report() -> None:
+        nonlocal reports
+        reports += 1
+
+    streams = KeptStreams(bus, bus.set_up, report)
+    name = streams.step_streams[0]
+    for look in (
+        Look({name: StreamState(state=StreamContent(last_seq=7))}),
+        Look(missing=[name]),
+        Look({name: StreamState(state=StreamContent(last_seq=0))}),
+    ):
+        await streams.keep(look)
+    assert reports == 1
 
 
 async def keep_streams(bus: Bus, on_steps_lost: Callable[[], None]) -> None:

@@ -4,9 +4,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 
+import nats
 import pytest
 from nats.aio.client import Client
 from nats.js.api import DeliverPolicy
+from nats.js.errors import NotFoundError
 
 from dilaserve.stack.bus_users import authorization, new_passwords, user_url
 from dilaserve.stack.probes import nats_answers
@@ -176,6 +178,21 @@ async def test_only_its_readers_may_subscribe_to_a_subject(session: Session, use
     assert {subject for subject in READERS if await session.may_subscribe(subject)} == {
         subject for subject, readers in READERS.items() if user in readers
     }
+
+
+@pytest.mark.parametrize("user", [BusUser.WORKER])
+async def test_a_forged_outcome_reaches_neither_a_producer_nor_the_stream(
+    server: NatsServer, session: Session, cell: Bus
+) -> None:
+    producer = await nats.connect(url(server, BusUser.PRODUCER))
+    outcomes = await producer.subscribe(f"dilaserve.{CELL}.outcomes.*")
+    await producer.flush()
+    assert not await session.may_publish(cell.subjects.outcomes("r1"), b'{"request_id": "r1", "status": "completed"}')
+    await cell.nc.publish(f"dilaserve.{CELL}.outcomes.r2", b"{}")
+    assert (await outcomes.next_msg(timeout=5)).subject.endswith(".r2")
+    with pytest.raises(NotFoundError):
+        await cell.js.get_last_msg(OUTCOMES, f"dilaserve.{CELL}.outcomes.r1", direct=True)
+    await producer.close()
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,16 @@ def test_the_level_falls_as_the_booked_share_rises(share: float, more: float) ->
     assert 0.5 <= level_at(share + more, 0.5, 0.9) <= level_at(share, 0.5, 0.9) <= 0.9
 
 
+@given(estimates=estimates(), max_steps=st.floats(-10, 6000), more=st.floats(0, 6000))
+def test_more_steps_never_lower_the_highest_threshold_within_them(
+    estimates: tuple[Float64, Float64], max_steps: float, more: float
+) -> None:
+    candidates, steps = estimates
+    few, many = highest(candidates, steps, max_steps), highest(candidates, steps, max_steps + more)
+    assert candidates[0] <= few <= many + 1e-12
+    assert many <= candidates[-1] + 1e-12
+
+
 @given(estimates=estimates(), max_steps=st.floats(-10, 6000))
 def test_the_steps_at_the_highest_threshold_fit(estimates: tuple[Float64, Float64], max_steps: float) -> None:
     """Where none fits, it is the lowest candidate."""

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,15 +12,57 @@ from services.scheduler.events import FinishRequest, InstanceLost, SendJobs
 from services.scheduler.io.kept_streams import may_have_lost_messages
 from services.scheduler.state.job_encoder import MAX_STATES_BYTES
 from services.scheduler.state.output_buffer import MASKED, OutputBuffer
+from services.scheduler.state.step_pipeline import StepState
 from services.scheduler.state.suspects import MAX_ATTEMPTS
-from shared.arrays import pack_float32, pack_int32, unpack_int32
+from shared.arrays import Int64, pack_float32, pack_int32, unpack_int32
 from shared.bus.codec import encode
 from shared.bus.watch import StreamCluster, StreamContent, StreamState
 from shared.messages.requests import OutcomeStatus
-from shared.messages.steps import StepResults
+from shared.messages.steps import CACHE, RECOMPUTE, StepResults
 from tests.builders import ARRIVAL_S, arrival, registered, scheduler_core
+from tests.support.checked_pipeline import CheckedPipeline
 from tests.support.scripted_cell import jobs_in, make_cell
 from tests.support.scripted_worker import ScriptedWorker
+
+IN_FLIGHT = [StepState.SENT, StepState.SENT_AHEAD, StepState.SENT_ACROSS]
+
+
+def rows(*numbers: int) -> Int64:
+    return np.array(numbers, dtype=np.int64)
+
+
+def pipeline_in(state: StepState, *, caching: bool = False) -> CheckedPipeline:
+    """Row 0 is in `state`; its step has the threshold 0.5, and its successor 0.7."""
+    pipeline = CheckedPipeline(capacity=4, caching=caching)
+    if state in IN_FLIGHT:
+        pipeline.send(rows(0), np.array([0.5]), np.array([RECOMPUTE], np.int32), 100.0, rows(1))
+    if state in IN_FLIGHT[1:]:
+        across = np.array([state is StepState.SENT_ACROSS])
+        pipeline.send_ahead(rows(0), np.array([0.7]), across, 101.0)
+    return pipeline
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("block_ended", [False, True])
+@pytest.mark.parametrize("state", IN_FLIGHT)
+def test_a_result_promotes_the_successor_that_runs(state: StepState, *, block_ended: bool, caching: bool) -> None:
+    pipeline = pipeline_in(state, caching=caching)
+    pipeline.complete(rows(0), np.array([block_ended]))
+    runs = state is StepState.SENT_ACROSS or (state is StepState.SENT_AHEAD and not block_ended)
+    assert pipeline.state[0] == (StepState.SENT if runs else StepState.IDLE)
+    if runs:
+        assert pipeline.threshold[0] == 0.7
+        assert pipeline.kind[0] == (CACHE if caching and not block_ended else RECOMPUTE)
+
+
+def test_rows_are_selected_by_state_and_time_of_the_last_send() -> None:
+    pipeline = CheckedPipeline(capacity=4, caching=False)
+    pipeline.send(rows(1, 2), np.array([0.5, 0.5]), np.array([RECOMPUTE] * 2, np.int32), 100.0, rows(1, 1))
+    pipeline.send_ahead(rows(2), np.array([0.5]), np.array([False]), 105.0)
+    assert pipeline.in_flight().tolist() == [1, 2]
+    assert pipeline.unanswered_since(103.0).tolist() == [1]
+    assert pipeline.unanswered_since(106.0).tolist() == [1, 2]
+
 
 PROMPT_TOKENS = MAX_STATES_BYTES // 4 // 3  # two states fit into a message, three do not
 JOBS_BYTES = 1024
