@@ -4,11 +4,24 @@ A token changes to one whose probability is above the edit threshold. The block 
 without masks and changes nothing, or after MAX_POST_STEPS steps that began without masks. Its tokens are final then.
 """
 
+from typing import Any, overload
+
+from shared.arrays import Bool, Int32
 from shared.errors import BadInput
 from shared.messages.instances import ModelCard
 from shared.messages.requests import Request
 
 NO_EDITS = 1.0  # the edit threshold at which no token changes
+
+
+@overload
+def ends_block(changes: int, post_steps: int, max_post_steps: int) -> bool: ...
+@overload
+def ends_block(changes: Int32, post_steps: Int32, max_post_steps: int) -> Bool: ...
+def ends_block(changes: Any, post_steps: Any, max_post_steps: int) -> Any:
+    """Whether a step that began without masks ends its block. `changes`: tokens that it changed; `post_steps`: steps of
+    the block that began without masks, this one included."""
+    return (changes == 0) | (post_steps >= max_post_steps)
 
 
 def edit_threshold_for(request: Request, card: ModelCard, default: float) -> float:

@@ -16,6 +16,7 @@ from services.scheduler.state.step_estimates import candidate_of
 from services.scheduler.state.step_pipeline import SENT
 from services.scheduler.state.totals import Totals
 from shared.arrays import Bool, Float32, Float64, Int32, Int64, unpack_float32, unpack_int32, unpack_int64
+from shared.edits import ends_block
 from shared.messages.steps import MAX_POST_STEPS, RECOMPUTE, StepChoices, StepFailure, StepResults, StepTopTokens
 
 log = structlog.get_logger(__name__)
@@ -283,7 +284,7 @@ class ResultDecoder:
         if np.count_nonzero(table.has_edits[rows]):
             table.edits[rows] += changes
             table.post_steps[rows] += began_without_masks
-            ends = began_without_masks & ((changes == 0) | (table.post_steps[rows] >= MAX_POST_STEPS))
+            ends = began_without_masks & ends_block(changes, table.post_steps[rows], MAX_POST_STEPS)
             ended = np.where(table.has_edits[rows], ends, ended)
             table.post_steps[rows[ended]] = 0
         pipeline.complete(rows, ended)

@@ -14,6 +14,7 @@ from services.worker.patterns.constraint import PatternConstraint
 from services.worker.patterns.state_sets import StateSets
 from shared.arrays import Float32, Int32, Int64, unpack_float32, unpack_int32
 from shared.bus.codec import decode, encode
+from shared.edits import ends_block
 from shared.errors import BadInput
 from shared.messages.requests import MAX_TOP_LOGPROBS, Sampling
 from shared.messages.steps import MAX_POST_STEPS, RequestState
@@ -102,7 +103,7 @@ class SequenceState:
     def count_step(self, block: int, changes: int, *, began_without_masks: bool) -> None:
         """With edits: whether a step of the block, which changed this many tokens, ended the block."""
         self.post_steps += began_without_masks
-        if began_without_masks and (changes == 0 or self.post_steps >= self.max_post_steps):
+        if began_without_masks and ends_block(changes, self.post_steps, self.max_post_steps):
             self.ended_blocks, self.post_steps = block + 1, 0
 
     @property
