@@ -20,7 +20,7 @@ def measure_degrees(
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > MAX_LOAD * cores:
         progress.console.print(
-            f"Warning: the machine is busy (load {load:.1f}, {cores} cores): latencies are too long."
+            f"Warning: the machine is busy (load {load:.1f}, {cores} cores): the latencies may be too long."
         )
     task = progress.add_task("", total=plan.num_points * len(degrees))
     for degree in degrees:

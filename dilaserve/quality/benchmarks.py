@@ -170,6 +170,12 @@ def download_gsm8k(questions: int, url: str = HUB_URL) -> list[BenchmarkQuestion
 
 
 def _read_part(client: httpx.Client, split: str, offset: int, length: int) -> Sequence[Gsm8kRow]:
-    part = f"split={split}&offset={offset}&length={length}"
-    reply = client.get(f"/rows?dataset=openai/gsm8k&config=main&{part}").raise_for_status()
+    query: dict[str, str | int] = {
+        "dataset": "openai/gsm8k",
+        "config": "main",
+        "split": split,
+        "offset": offset,
+        "length": length,
+    }
+    reply = client.get("/rows", params=query).raise_for_status()
     return [each.row for each in msgspec.json.decode(reply.content, type=_HubRows).rows]
