@@ -1,7 +1,7 @@
 """Dream: Qwen2's shapes, bidirectional attention, logits that are shifted by one position."""
 
 from services.worker.model.families.config import ModelConfig
-from services.worker.model.families.family import QWEN_LAYER_NAMES, QWEN_OUTER_NAMES, Family, RawConfig, qwen_fields
+from services.worker.model.families.family import QWEN_LAYER_NAMES, Family, RawConfig, qwen_fields
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
@@ -21,8 +21,6 @@ DREAM = Family(
         "use_mrope": False,
         "use_sliding_window": False,
     },
-    outer_names=QWEN_OUTER_NAMES,
-    layer_prefix="model.layers",
     layer_names=QWEN_LAYER_NAMES,
     parse=_parse,
 )

@@ -2,30 +2,14 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.worker.model.families.config import MAX_EXPERTS, MAX_LAYERS, Experts, ModelConfig
-from shared.model_families import max_length_of, vocab_size_of, whole
+from shared.model_families import block_length_of, max_length_of, vocab_size_of, whole
 
 RawConfig = Mapping[str, Any]
 """The keys of a config.json."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """The checkpoints of one architecture: how their shape is read, and the names of their weights."""
-
-    architecture: str  # as in config.json
-    required: Mapping[str, Any]  # the one value of each setting that is implemented; a missing key counts as it
-    outer_names: Mapping[str, str]  # the published ones of the embedding, the final norm and the head, by the decoder's
-    layer_prefix: str  # the names' part before the layer's index
-    # The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index. A parameter
-    # is known by its module (then its published name is the part's, with the kind behind it), or by its own name (then
-    # the published names are whole, with `{layer}` in place of the index).
-    layer_names: Mapping[str, tuple[str, ...]]
-    # Raises: ValueError for another setting that the decoder does not implement; KeyError for a missing key
-    parse: Callable[[RawConfig], ModelConfig]
 
 
 FULL = "full_attention"  # as in `layer_types`
@@ -38,12 +22,29 @@ QWEN_LAYER_NAMES = {
     "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "mlp.down": ("mlp.down_proj",),
 }
-QWEN_NORM_NAMES = {"q_norm": ("self_attn.q_norm",), "k_norm": ("self_attn.k_norm",)}
+QWEN3_LAYER_NAMES = {**QWEN_LAYER_NAMES, "q_norm": ("self_attn.q_norm",), "k_norm": ("self_attn.k_norm",)}
 QWEN_EXPERT_NAMES = {
     "mlp.router": ("mlp.gate",),
     "mlp.experts.gate_up": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),
     "mlp.experts.down": ("mlp.experts.{}.down_proj",),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The checkpoints of one architecture: how their shape is read, and the names of their weights."""
+
+    architecture: str  # as in config.json
+    required: Mapping[str, Any]  # the one value of each setting that is implemented; a missing key counts as it
+    # The published names of the embedding, the final norm and the head, by the decoder's
+    outer_names: Mapping[str, str] = field(default_factory=lambda: QWEN_OUTER_NAMES)
+    layer_prefix: str = "model.layers"  # the names' part before the layer's index
+    # The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index. A parameter
+    # is known by its module (then its published name is the part's, with the kind behind it), or by its own name (then
+    # the published names are whole, with `{layer}` in place of the index).
+    layer_names: Mapping[str, tuple[str, ...]]
+    # Raises: ValueError for another setting that the decoder does not implement; KeyError for a missing key
+    parse: Callable[[RawConfig], ModelConfig]
 
 
 def qwen_fields(raw: RawConfig, rotated: float = 1.0) -> dict[str, Any]:
@@ -72,6 +73,7 @@ def qwen_fields(raw: RawConfig, rotated: float = 1.0) -> dict[str, Any]:
         "mask_token_id": whole(raw, "mask_token_id", least=0),
         "eos_token_id": whole(raw, "eos_token_id", least=0),
         "tied_head": bool(raw.get("tie_word_embeddings", False)),
+        "block_length": block_length_of(raw),
     }
 
 

@@ -5,7 +5,7 @@ Source: the modelling files of inclusionAI's checkpoints.
 
 from services.worker.model.families.config import MAX_EXPERTS, Experts, ModelConfig
 from services.worker.model.families.family import QWEN_EXPERT_NAMES, Family, RawConfig, qwen_fields, real
-from shared.model_families import architecture_of, block_length_of, whole
+from shared.model_families import architecture_of, whole
 
 
 def _parse(raw: RawConfig) -> ModelConfig:
@@ -24,7 +24,6 @@ def _parse(raw: RawConfig) -> ModelConfig:
             kept_groups=whole(raw, "topk_group"),
             scale=real(raw, "routed_scaling_factor"),
         ),
-        block_length=block_length_of(raw),
         can_edit=architecture_of(raw).can_edit,
     )
 
@@ -44,7 +43,6 @@ LLADA2 = Family(
         "use_sliding_window": False,
     },
     outer_names={"embed": "model.word_embeddings", "norm": "model.norm", "head": "lm_head"},
-    layer_prefix="model.layers",
     layer_names={
         "attn_norm": ("input_layernorm",),
         "qkv": ("attention.query_key_value",),

@@ -5,10 +5,8 @@ Source: the modelling file of inclusionAI's checkpoints.
 
 from services.worker.model.families.config import MAX_LAYERS, ModelConfig
 from services.worker.model.families.family import (
+    QWEN3_LAYER_NAMES,
     QWEN_EXPERT_NAMES,
-    QWEN_LAYER_NAMES,
-    QWEN_NORM_NAMES,
-    QWEN_OUTER_NAMES,
     Family,
     RawConfig,
     qwen_fields,
@@ -38,8 +36,6 @@ LLADA_MOE = Family(
         "moe_router_score_function": "softmax",
         "shared_expert_intermediate_size": None,
     },
-    outer_names=QWEN_OUTER_NAMES,
-    layer_prefix="model.layers",
-    layer_names={**QWEN_LAYER_NAMES, **QWEN_NORM_NAMES, **QWEN_EXPERT_NAMES},
+    layer_names={**QWEN3_LAYER_NAMES, **QWEN_EXPERT_NAMES},
     parse=_parse,
 )
