@@ -18,7 +18,8 @@ class Architecture:
     decoding."""
 
     defaults: Mapping[str, int] = field(default_factory=dict)
-    is_block_causal: bool | None = False  # its files, or `defaults`, have a `block_size`; None: if its files have one
+    # True: its files, or `defaults`, have a `block_size`. None: it has both kinds, those with a `block_size` are.
+    is_block_causal: bool | None = False
     can_edit: bool = False  # whether its decoding may change tokens of the block
     max_length: int | None = None  # as its model card states, where its files have a larger one
     text_key: str = ""  # where its files keep the keys of the language model, if apart
@@ -87,8 +88,8 @@ def whole(config: Mapping[str, Any], key: str, least: int = 1, most: int = MAX_S
 
 
 def refuse_by_name(config: Mapping[str, Any], name: str) -> None:
-    """`config`: without defaults. Raises: ValueError if a checkpoint's name has another decoding than its architecture,
-    which its files do not have."""
+    """Refuse a checkpoint whose name states another decoding than its files do. `config`: without defaults. Raises:
+    ValueError that names the difference."""
     architecture, blocks = architecture_of(config), re.search(r"-b(\d+)$", name)
     for published in ("LLaDA2.2", "DreamOn"):
         if published.lower() in name.lower():

@@ -1,5 +1,5 @@
 """A2D: Qwen's models, trained further as diffusion models. They attend in both directions, or are block-causal if the
-file has a `block_size`.
+file has a `block_size` (`block_length_of`).
 
 Source: ZHZisZZ/dllm, whose files train and convert them.
 """

@@ -35,13 +35,13 @@ class Family:
     """The checkpoints of one architecture: how their shape is read, and the names of their weights."""
 
     architecture: str  # as in config.json
-    required: Mapping[str, Any]  # the one value of each setting that is implemented; a missing key counts as it
-    # The published names of the embedding, the final norm and the head, by the decoder's
+    required: Mapping[str, Any]  # the one value of each setting that is implemented; a missing key is accepted
+    # The published names of the embedding, the final norm and the head; the keys are the decoder's own names
     outer_names: Mapping[str, str] = field(default_factory=lambda: QWEN_OUTER_NAMES)
     layer_prefix: str = "model.layers"  # the names' part before the layer's index
-    # The published parts of each parameter of a layer, in the order of its rows. `{}` is an expert's index. A parameter
-    # is known by its module (then its published name is the part's, with the kind behind it), or by its own name (then
-    # the published names are whole, with `{layer}` in place of the index).
+    # The published parameters that a parameter of a layer joins, in the order of its rows. `{}` is an expert's index.
+    # A key is a module of the decoder's layer (then `.weight` or `.bias` is added to the published names), or the whole
+    # name of a parameter (then the published names are whole too, with `{layer}` in place of the layer's index).
     layer_names: Mapping[str, tuple[str, ...]]
     # Raises: ValueError for another setting that the decoder does not implement; KeyError for a missing key
     parse: Callable[[RawConfig], ModelConfig]
@@ -49,7 +49,8 @@ class Family:
 
 def qwen_fields(raw: RawConfig, rotated: float = 1.0) -> dict[str, Any]:
     """The sizes and ids under the keys of Qwen's configurations, which most families use. `rotated`: the share of each
-    head that is rotated where the file does not name it. Raises: as `Family.parse`."""
+    head that is rotated where the file does not name it; with 1, no other share is accepted. Raises: as `Family.parse`.
+    """
     width, num_heads = whole(raw, "hidden_size"), whole(raw, "num_attention_heads")
     head_dim = whole(raw, "head_dim") if raw.get("head_dim") else head_dim_of(width, num_heads)
     rope = {"partial_rotary_factor": rotated} | rope_of(raw)
@@ -95,7 +96,7 @@ def softmax_experts(raw: RawConfig, num_dense_layers: int = 0, *, is_normalized:
 
 
 def real(config: Mapping[str, Any], key: str, *, may_be_0: bool = False) -> float:
-    """Raises: KeyError if it is missing; ValueError unless it is a number that is finite and above 0."""
+    """A number. Raises: KeyError if it is missing; ValueError unless it is finite and above 0, or 0 with `may_be_0`."""
     value = config[key]
     if type(value) not in (int, float) or not (0 < value < math.inf or (may_be_0 and value == 0)):
         raise ValueError(f"{key} must be a finite number above 0, got {value!s:.50}")
