@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ class Tokenizer:
         """The tokens of a text. Raises: BadInput for `field` if it is empty or far too long."""
         return self.check_ids(self._encode(text, field), field)
 
+    def count_tokens(self, text: str) -> int:
+        """The number of tokens of any text."""
+        return len(self._backend.encode(text, add_special_tokens=False).ids)
+
     def encode_chat(self, messages: Sequence[ChatMessage], field: str = "messages") -> Int32:
         """The tokens of a chat in the model's chat template. Raises: BadInput for `field` if it is empty or far too
         long."""
@@ -105,6 +110,18 @@ class Tokenizer:
             raise BadInput(f"the model's chat template refuses these messages: {reason}", field) from None
         is_broken = control is not None and (control.may_hide or BREAK in rendered)
         return self.check_ids(self._encode(rendered, field, control if is_broken else None), field)
+
+    def reply_opening(self, options: Mapping[str, Any]) -> str:
+        """The text with which the chat template begins the model's reply; empty if it refuses a chat of one message."""
+        read = {name: value for name, value in options.items() if self.template_reads(name)}
+        chat = [{"role": "user", "content": "hello"}]
+        with suppress(Exception):  # as in encode_turns
+            without, whole = (
+                self._tokenizer.apply_chat_template(chat, add_generation_prompt=opens, tokenize=False, **read)
+                for opens in (False, True)
+            )
+            return str(whole).removeprefix(without)
+        return ""
 
     def check_template(self) -> None:
         """Raises: BadInput if the model's chat template cannot write a chat of one message."""

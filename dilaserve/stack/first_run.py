@@ -9,6 +9,7 @@ from dilaserve.prediction.suggested_slo import TYPICAL_TOKENS, alone_s, suggeste
 from dilaserve.stack.options import Stack
 from dilaserve.stack.services import predictor_directory
 from dilaserve.stack.up_options import DEMO_MODEL
+from services.gateway.api.thoughts import thoughts_of
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.scheduler.registry import find_policy
 from services.worker.model.families import read_config
@@ -57,6 +58,8 @@ def summary(stack: Stack, given: Stack, config: CellConfig) -> Iterator[str]:
     template, generation = chat_template_of(stack.model), read_json(stack.model / "generation_config.json")
     if template:
         yield f"Tools:          {find_call_syntax(template).about}"
+        if thoughts := thoughts_of(template):
+            yield f"Thoughts:       between {thoughts.opening} and {thoughts.closing}; replies have them apart"
     else:
         yield "Chat template:  none, so chats are refused; /v1/completions works"
     named = [f"{name} {generation[name]}" for name in ("temperature", "top_p", "top_k") if generation.get(name)]

@@ -34,7 +34,7 @@ TEMPLATE = """
 {%- for tool in tools or [] %}<|tool>declaration:{{ tool.function.name }}<tool|>{% endfor -%}
 {%- for message in messages -%}
 <|turn>{{ 'model' if message.role == 'assistant' else message.role }}
-{{ message.content }}
+{{ message.content.split('<channel|>')[-1] }}
 {%- for call in message.tool_calls or [] -%}
 <|tool_call>call:{{ call.function.name }}{
 {%- for key, value in call.function.arguments | dictsort %}{{ key }}:<|"|>{{ value }}<|"|>{% endfor %}}<tool_call|>

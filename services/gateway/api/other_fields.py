@@ -100,7 +100,6 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "include_obfuscation": (False,),
     "is_error": (False,),  # of the result of a call
     "stream_options": ({}, {"include_obfuscation": False}),  # of responses
-    "thinking": ({"type": "disabled"},),
     "truncation": ("disabled",),
     "verbosity": ("medium",),
 }

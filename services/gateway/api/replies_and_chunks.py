@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
-from services.gateway.api.tool_calls.call_text import CallStream, NewPart
+from services.gateway.api.tool_calls.call_text import CallStream, NewPart, NewThought
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
 from shared.messages.requests import FinishReason, Outcome
@@ -62,7 +62,7 @@ class FimFormat(TextFormat):
 
 
 class ChatFormat(TextFormat):
-    """A chat completion, which can have calls of tools."""
+    """A chat completion, which can have a thought and calls of tools."""
 
     id_prefix = "chatcmpl-"
     whole = "chat.completion"
@@ -79,6 +79,8 @@ class ChatFormat(TextFormat):
             parts = [NewPart(at, call.name, call.arguments) for at, call in enumerate(read.calls)]
             calls = [self._call(index, part) for part in parts]
             message |= {"content": read.content or None, "tool_calls": calls}
+        if read.thought:
+            message["reasoning_content"] = read.thought
         return _choice(index, self._reason(finish_reason, bool(read.calls)), message=message)
 
     def piece(self, index: int, text: str) -> Json:
@@ -98,9 +100,11 @@ class ChatFormat(TextFormat):
     def _stream(self, index: int) -> CallStream:
         return self._streams.setdefault(index, CallStream(self._tools.read))
 
-    def _delta(self, index: int, new: Sequence[str | NewPart]) -> Json:
+    def _delta(self, index: int, new: Sequence[NewThought | str | NewPart]) -> Json:
         content = "".join(part for part in new if isinstance(part, str))
         delta: Json = {"content": content} if content else {}
+        if thought := "".join(part.text for part in new if isinstance(part, NewThought)):
+            delta["reasoning_content"] = thought
         if parts := [part for part in new if isinstance(part, NewPart)]:
             delta["tool_calls"] = [{"index": part.index, **self._call(index, part)} for part in parts]
         return _choice(index, None, delta=delta)

@@ -36,7 +36,7 @@ from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Prompt
 from services.gateway.api.replies_and_chunks import ChatFormat, CompletionReplies, FimFormat, TextFormat
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
-from services.gateway.api.tool_calls.models import Message, Tools, WithToolChoice
+from services.gateway.api.tool_calls.models import THOUGHT, Message, Tools, WithToolChoice
 from services.gateway.api.tool_calls.use import ToolUse
 from shared.messages.requests import Request
 from shared.text import TextModel
@@ -204,8 +204,10 @@ class ChatBody(CompletionBody, WithToolChoice):
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
         turns, options = [message.turn() for message in self.messages], self.chat_template_kwargs or {}
-        tools = self.tool_use(planner.text)
+        tools = self.tool_use(planner.text, options, thinks=not self.forms())
         unread = [f"chat_template_kwargs.{name}" for name in options if not planner.text.template_reads(name)]
+        if not planner.text.template_reads(THOUGHT):
+            unread += [f"messages[{at}].{THOUGHT}" for at, each in enumerate(self.messages) if each.reasoning_content]
         prompt = tools.chat(turns, options=options)
         return self.completion(planner.text, [prompt], tools, partial(ChatFormat, tools), left_out=unread)
 

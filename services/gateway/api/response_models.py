@@ -96,6 +96,7 @@ class ReplyMessage(ResponseModel):
     role: Literal["assistant"]
     content: str | None = Field(description="null if there are only calls of tools")
     refusal: None
+    reasoning_content: str | None = Field(None, description="the model's thought before it; absent if there is none")
     tool_calls: list[ReplyCall] | None = Field(None, description="absent if there are none")
 
 

@@ -47,10 +47,11 @@ async def client(gemma: RunningGateway) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-async def test_a_call_is_read_and_thoughts_are_left_out(client: AsyncOpenAI) -> None:
+async def test_a_call_and_a_thought_are_read(client: AsyncOpenAI) -> None:
     reply = await client.chat.completions.create(model="gemma", messages=MESSAGES, tools=[TOOL])
     [choice] = reply.choices
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
+    assert choice.message.to_dict()["reasoning_content"] == "A city."
     [call] = choice.message.tool_calls or []
     assert call.type == "function"
     assert (call.function.name, json.loads(call.function.arguments)) == ("weather", ARGUMENTS)

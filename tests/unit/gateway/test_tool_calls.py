@@ -15,7 +15,7 @@ from services.gateway.api.tool_calls.call_syntax import (
     call_form,
     find_call_syntax,
 )
-from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart
+from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart, NewThought
 from services.gateway.api.tool_calls.models import Message
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
 from shared.errors import BadInput
@@ -98,15 +98,12 @@ def gemma(*calls: str) -> str:
             ("add", '{"a":[1,-2.5e3,true,null,"ü\\n"],"b":{"c":{"d":null}}}')]),
         (gemma('add{<|"|>a b<|"|>:<|"|><|"|>,"c":"d\\"",e:new york}'), "", [
             ("add", '{"a b":"","c":"d\\"","e":"new york"}')]),
-        ("<|channel>thought\nHm.<channel|>Yes." + gemma("add{}"), "Yes.", [("add", "{}")]),
-        ("<|channel>thought\n<channel|>No call.", "No call.", []),
-        ("<|channel>thought\nHm, so", "", []),
         ("<|tool_call>add(1)<tool_call|>", "<|tool_call>add(1)<tool_call|>", []),
         ('<|tool_call>call:add{a:<|"|>cut', "", [("add", '{"a":"cut')]),
         ("<|tool_call>call:add{a:1<tool_call|>Done.", "Done.", [("add", '{"a":1')]),
     ],
 )  # fmt: skip
-def test_gemmas_calls_are_read_beside_text_and_thoughts(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+def test_gemmas_calls_are_read_beside_text(text: str, content: str, calls: list[tuple[str, str]]) -> None:
     found = ToolUse(GemmaCalls(), [TOOL]).read(text, True)
     assert (found.content, found.calls) == (content, [Call(*each) for each in calls])
 
@@ -116,10 +113,6 @@ def test_gemmas_calls_are_free_and_never_constrained() -> None:
     with pytest.raises(BadInput, match="cannot be constrained; accepted: tool_choice auto") as refused:
         ToolUse(GemmaCalls(), [TOOL], is_required=True).form(None, [])
     assert refused.value.field == "tools"
-
-
-def test_a_reply_without_tools_has_no_thoughts() -> None:
-    assert ToolUse(GemmaCalls()).read("<|channel>thought\n<channel|>Yes.", True).content == "Yes."
 
 
 @given(
@@ -133,7 +126,7 @@ def test_the_pieces_of_a_stream_join_to_the_parts_of_the_whole_text(
     text = "".join(fragments)
     for several in (True, False):
         tools = ToolUse(syntax, [TOOL], several=several)
-        stream, at, new = CallStream(tools.read), 0, list[str | NewPart]()
+        stream, at, new = CallStream(tools.read), 0, list[NewThought | str | NewPart]()
         for size in [*sizes, len(text)]:
             new += stream.add(text[at : at + size])
             at += size
@@ -141,7 +134,7 @@ def test_the_pieces_of_a_stream_join_to_the_parts_of_the_whole_text(
         assert _joined(new) == list(tools.read(text, True).parts)
 
 
-def _joined(new: list[str | NewPart]) -> list[str | Call]:
+def _joined(new: list[NewThought | str | NewPart]) -> list[str | Call]:
     """The parts of which these are pieces, in order."""
     parts = list[str | Call]()
     for piece in new:

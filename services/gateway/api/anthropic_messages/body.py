@@ -13,8 +13,10 @@ from services.gateway.api.other_fields import NEUTRAL_IN_OTHER_FORMS, LeftOut, O
 from services.gateway.api.plan import BodyPlanner, WantedCompletion
 from services.gateway.api.prompts import Chat, TextOrParts, TextPart, Turn, call, joined, turn, without_documents
 from services.gateway.api.request_models import ServedBody
+from services.gateway.api.thoughts import thoughts_of
 from services.gateway.api.tool_calls.models import MAX_TOOLS, NamedFunction, WithTools
 from services.gateway.api.tool_calls.use import CallRules, ToolUse
+from shared.text import TextModel
 
 
 class MessageTool(NamedFunction):
@@ -121,11 +123,24 @@ def without_billing(system: Any) -> Any:
     return [part for part in system if not (isinstance(part, dict) and str(part.get("text")).startswith(BILLING_START))]
 
 
+class Thinking(Lenient):
+    """Whether the model thinks before its answer, where its chat template has a variable for it."""
+
+    type: str
+    budget_tokens: int | None = None  # this and the next: accepted, without effect but for `omitted`
+    display: str | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self.type != "disabled"
+
+
 class ConversationBody(OfModel, WithTools):
     messages: Annotated[list[MessageTurn], Field(min_length=1, fail_fast=True)]
     system: Annotated[TextOrParts | None, BeforeValidator(without_billing)] = None
     tools: MessageTools | None = None
     tool_choice: MessageToolChoice | None = None
+    thinking: Thinking | None = None
 
     @field_validator("messages")
     @classmethod
@@ -142,9 +157,20 @@ class ConversationBody(OfModel, WithTools):
         mode = "required" if choice.type in {"any", "tool"} else choice.type
         return CallRules(mode, choice.name, not choice.disable_parallel_tool_use)
 
+    @property
+    def template_options(self) -> dict[str, bool]:
+        """The variables of the chat template that the body sets."""
+        return {} if self.thinking is None else {"enable_thinking": self.thinking.is_on}
+
+    def unread(self, text: TextModel) -> list[str]:
+        """The fields without effect on this model."""
+        asks_for_thoughts = self.thinking is not None and self.thinking.is_on
+        return ["thinking"] if asks_for_thoughts and thoughts_of(text.tool_template) is None else []
+
     def chat(self, tools: ToolUse) -> Chat:
         system = [turn("system", text)] if (text := joined(self.system)) else []
-        return tools.chat([*system, *(each for message in self.messages for each in message.turns())])
+        turns = [*system, *(each for message in self.messages for each in message.turns())]
+        return tools.chat(turns, options=self.template_options)
 
 
 class CountTokensBody(ConversationBody):
@@ -166,16 +192,22 @@ class MessageBody(ConversationBody, ServedBody):
     ] = None
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        tools = self.tool_use(planner.text)
+        text, thinking = planner.text, self.thinking
         in_config = self.output_config.format if self.output_config is not None else None
         formats = {"output_config.format": in_config, "output_format": self.output_format}
+        forms = [form for name, given in formats.items() if given is not None for form in given.forms(name)]
+        tools = self.tool_use(text, self.template_options, thinks=not forms)
+        shows_thought = thinking is not None and thinking.is_on and thinking.display != "omitted"
         return WantedCompletion(
             prompts=[self.chat(tools)],
             prompt_field="messages",
             limit=("max_tokens", self.max_tokens),
             passed=self.passed(),
             tools=tools,
-            replies=lambda request_id, _: MessageReplies(planner.text.card.name, request_id, tools),
+            replies=lambda request_id, _: MessageReplies(
+                text.card.name, request_id, tools, shows_thought=shows_thought
+            ),
             stop=self.stop_sequences or (),
-            forms=[form for name, given in formats.items() if given is not None for form in given.forms(name)],
+            forms=forms,
+            left_out=self.unread(text),
         )

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from services.gateway.api.replies_and_chunks import Json, StreamedReplies, Used, cached_tokens, call_id, serving
 from services.gateway.api.response_models import Serving
 from services.gateway.api.token_logprobs import TokenLogprob
-from services.gateway.api.tool_calls.call_text import CallStream, NewPart
+from services.gateway.api.tool_calls.call_text import CallStream, NewPart, NewThought
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
 from services.gateway.view_models import ResponseModel
@@ -23,6 +23,12 @@ from shared.messages.requests import FinishReason, Outcome
 class TextBlock(ResponseModel):
     type: Literal["text"]
     text: str
+
+
+class ThinkingBlock(ResponseModel):
+    type: Literal["thinking"]
+    thinking: str
+    signature: Literal[""]
 
 
 class CallOfTool(ResponseModel):
@@ -46,7 +52,7 @@ class MessageObject(ResponseModel):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[TextBlock | CallOfTool]
+    content: list[ThinkingBlock | TextBlock | CallOfTool]
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
     usage: MessageUsage
@@ -86,11 +92,12 @@ _NO_TEXT: Json = {"type": "text", "text": ""}
 
 
 class MessageReplies(StreamedReplies):
-    """Builds the reply to one body: a message with a block for each call of a tool and each text around them."""
+    """Builds the reply to one body: a message with a block for each call of a tool and each text around them, after
+    that of the thought if the client wants it."""
 
-    def __init__(self, model: str, request_id: str, tools: ToolUse) -> None:
+    def __init__(self, model: str, request_id: str, tools: ToolUse, *, shows_thought: bool = False) -> None:
         self._head: Json = {"id": ID_PREFIX + request_id, "type": "message", "role": "assistant", "model": model}
-        self._request_id, self._tools = request_id, tools
+        self._request_id, self._tools, self._shows_thought = request_id, tools, shows_thought
         self._stream = CallStream(tools.read)
         self._blocks: list[str] = []  # types of the streamed blocks, of which the last is open
 
@@ -104,19 +111,22 @@ class MessageReplies(StreamedReplies):
             else self._call(next(number), part.name) | {"input": arguments_so_far(part.arguments)}
             for part in read.parts
         ]
+        if read.thought and self._shows_thought:
+            blocks.insert(0, _thinking(read.thought))
         usage = _usage(outcome.prompt_tokens, cached_tokens(outcome), outcome.completion_tokens)
         stop = _stop(outcome, bool(read.calls))
         return {**self._head, "content": blocks or [_NO_TEXT], **stop, "usage": usage, "dilaserve": serving(outcome)}
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
-        """The block of text begins at once, unless calls may take its place."""
+        """The block of text begins at once, unless a thought or calls may take its place."""
         open_message: Json = {
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
             "usage": _usage(prompt_tokens, 0, 0),
         }
-        block = [] if self._tools.tools else self._begin(_NO_TEXT)
+        is_first = not (self._tools.tools or (self._tools.thoughts and self._shows_thought))
+        block = self._begin(_NO_TEXT) if is_first else []
         return [{"type": "message_start", "message": {**self._head, **open_message}}, *block, {"type": "ping"}]
 
     def text(self, index: int, text: str, used: Used, tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
@@ -135,9 +145,14 @@ class MessageReplies(StreamedReplies):
             {"type": "message_stop"},
         ]
 
-    def _deltas(self, new: Sequence[str | NewPart]) -> list[Json]:
+    def _deltas(self, new: Sequence[NewThought | str | NewPart]) -> list[Json]:
         events: list[Json] = []
         for part in new:
+            if isinstance(part, NewThought):
+                if self._shows_thought:
+                    events += [] if self._blocks else self._begin(_thinking(""))
+                    events.append(self._delta({"type": "thinking_delta", "thinking": part.text}))
+                continue
             if isinstance(part, str):
                 events += [] if self._blocks[-1:] == ["text"] else self._begin(_NO_TEXT)
                 events.append(self._delta({"type": "text_delta", "text": part}))
@@ -165,6 +180,10 @@ class MessageReplies(StreamedReplies):
 
     def failed(self, error: ApiError) -> list[Json]:
         return [error_body(error)]
+
+
+def _thinking(thought: str) -> Json:
+    return {"type": "thinking", "thinking": thought, "signature": ""}
 
 
 def _usage(prompt_tokens: int, cached: int, output_tokens: int) -> Json:

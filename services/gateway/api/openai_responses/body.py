@@ -33,7 +33,7 @@ REQUIRED: Mapping[str, Sequence[str]] = {  # by type of an item
     "custom_tool_call_output": ("call_id", "output"),
     "item_reference": ("id",),
 }
-ITEM_ID = re.compile(r"msg_([A-Za-z0-9_-]{1,64})|fc_([A-Za-z0-9_-]{1,64})_[0-9]+")  # with the id of its request
+ITEM_ID = re.compile(r"(?:msg|rs)_([A-Za-z0-9_-]{1,64})|fc_([A-Za-z0-9_-]{1,64})_[0-9]+")  # with the id of its request
 MAX_REFERENCES = 500  # of a body; each may be to another reply, which is read from the bus
 # Reasoning, and items of tools that other servers run. Not `compaction`, which represents messages.
 LEFT_OUT = leaving_out(
@@ -138,7 +138,8 @@ class ResponseBody(ServedBody, WithToolChoice):
         return self
 
     async def wanted(self, planner: BodyPlanner) -> WantedCompletion:
-        tools = self.tool_use(planner.text)
+        forms = self.text.format.forms("text.format") if self.text and self.text.format else ()
+        tools = self.tool_use(planner.text, thinks=not forms)
         key, items = planner.key, await self._items(planner)
         if self.previous_response_id is not None:
             items = [*map(_item, await planner.conversations.find(self.previous_response_id, key)), *items]
@@ -161,21 +162,22 @@ class ResponseBody(ServedBody, WithToolChoice):
             tools=tools,
             replies=replies,
             keep=keep if is_stored else None,
-            forms=self.text.format.forms("text.format") if self.text and self.text.format else (),
+            forms=forms,
             alternatives=self.alternatives,
         )
 
     async def _items(self, planner: BodyPlanner) -> list[InputItem]:
         """The items of the input; references are replaced by the items that they name. Raises: as _referenced."""
-        items = {f"input[{at}].id": item for at, item in enumerate(self.input) if not isinstance(item, LeftOut)}
-        ids = {field: item.id or "" for field, item in items.items() if item.kind == "item_reference"}
+        items: dict[str, InputItem | LeftOut] = {f"input[{at}].id": item for at, item in enumerate(self.input)}
+        named = {field: item for field, item in items.items() if isinstance(item, InputItem)}
+        ids = {field: item.id or "" for field, item in named.items() if item.kind == "item_reference"}
         if len(ids) > MAX_REFERENCES:
             raise BadInput(f"input has {len(ids)} item_reference; at most {MAX_REFERENCES}", "input")
         if ids:
             # The tools of earlier replies are not stored; `tool_choice` is about this reply
             tools = self.model_copy(update={"tool_choice": None, "parallel_tool_calls": None}).tool_use(planner.text)
             items |= await _referenced(ids, planner, tools)
-        return list(items.values())
+        return [item for item in items.values() if not isinstance(item, LeftOut)]
 
     def _head(self, *, is_stored: bool) -> dict[str, Any]:
         """The fields of the reply that the body gives, as they are applied."""
@@ -208,14 +210,14 @@ class ResponseBody(ServedBody, WithToolChoice):
         }
 
 
-async def _referenced(ids: Mapping[str, str], planner: BodyPlanner, tools: ToolUse) -> dict[str, InputItem]:
+async def _referenced(ids: Mapping[str, str], planner: BodyPlanner, tools: ToolUse) -> dict[str, InputItem | LeftOut]:
     """The items with these ids, by the fields that name them, from the outcomes of earlier requests of the same key, of
     which each is read once. `tools`: how calls in a text are read; without tools none is.
 
     Raises: ApiError 404 that names the field of an item that does not exist; RetryLater if the bus does not answer.
     """
     of_request: dict[str, dict[str, Any]] = {}  # the items of each reply, by id
-    found = {}
+    found: dict[str, InputItem | LeftOut] = {}
     for field, item_id in ids.items():
         match = ITEM_ID.fullmatch(item_id)
         request_id = match[1] or match[2] if match else ""
@@ -229,7 +231,7 @@ async def _referenced(ids: Mapping[str, str], planner: BodyPlanner, tools: ToolU
             advice = "send the item itself, as clients do with store: false"
             message = f"{field}: the item {item_id[:MAX_NAME_LENGTH]!r} is not found: {reason}; {advice}"
             raise ApiError(404, message, param=field, code="not_found")
-        found[field] = InputItem.model_validate(item)
+        found[field] = (LeftOut if item["type"] == "reasoning" else InputItem).model_validate(item)
     return found
 
 

@@ -20,7 +20,7 @@ from services.gateway.api.replies_and_chunks import (
 )
 from services.gateway.api.response_models import ReplyToken, Serving
 from services.gateway.api.token_logprobs import TokenLogprob, TokenLogprobs
-from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart
+from services.gateway.api.tool_calls.call_text import Call, CallStream, NewPart, NewThought
 from services.gateway.api.tool_calls.use import ToolUse
 from services.gateway.errors import ApiError
 from services.gateway.stores.conversations import ID_PREFIX
@@ -34,6 +34,21 @@ class OutputText(ResponseModel):
     text: str
     annotations: list[None]
     logprobs: list[ReplyToken]
+
+
+class ReasoningText(ResponseModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(ResponseModel):
+    """The model's thought before its answer."""
+
+    id: str
+    type: Literal["reasoning"]
+    status: Literal["completed", "incomplete"]
+    summary: list[None]
+    content: list[ReasoningText]
 
 
 class OutputMessage(ResponseModel):
@@ -84,7 +99,7 @@ class ResponseObject(ResponseModel):
     max_output_tokens: int | None
     max_tool_calls: None
     metadata: dict[str, str]
-    output: list[OutputMessage | OutputCall]
+    output: list[OutputReasoning | OutputMessage | OutputCall]
     parallel_tool_calls: bool
     presence_penalty: float
     previous_response_id: str | None
@@ -105,21 +120,22 @@ class ResponseObject(ResponseModel):
     dilaserve: Serving
 
 
+THOUGHT = "thought"  # the place of the thought among the items
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}  # by status; others are `server_error`
 
 
 class ResponseReplies(StreamedReplies):
     """Builds the reply to one body; its output is a message with one part of text, calls of tools, or both, as they
-    begin in the text."""
+    begin in the text, after the thought."""
 
     def __init__(self, head: Json, request_id: str, text: TextModel, tools: ToolUse, alternatives: int | None) -> None:
         """`head`: the fields of the reply that the body gives. `alternatives`: of each token, with its log-probability;
         None: no log-probabilities."""
         self._text, self._alternatives = text, alternatives
         self._numbers = count()
-        self._request_id, self._item_id = request_id, f"msg_{request_id}"
+        self._request_id, self._item_id, self._thought_id = request_id, f"msg_{request_id}", f"rs_{request_id}"
         self._tools, self._stream = tools, CallStream(tools.read)
-        self._places: list[int | None] = []  # streamed items: calls by their number, and None: the message
+        self._places: list[int | str | None] = []  # streamed items: calls by number, None: the message, and THOUGHT
         self._tokens: list[TokenLogprob] = []  # those not sent yet
         self._head = {"id": ID_PREFIX + request_id, **head}
 
@@ -129,13 +145,17 @@ class ResponseReplies(StreamedReplies):
         took_s = round(outcome.stats.latency_s) if outcome.stats else 0
         completed: Json = {"completed_at": self._head["created_at"] + took_s}
         end: Json = {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else completed
-        parts = {"output": self.output(outcome), "usage": usage_of(outcomes), "dilaserve": serving(outcome)}
-        return self._response(_status(outcome), **parts, **end)
+        output = self.output(outcome)
+        thoughts = [part["text"] for item in output if item["type"] == "reasoning" for part in item["content"]]
+        usage = usage_of(outcomes, sum(map(self._text.count_tokens, thoughts)))
+        return self._response(_status(outcome), output=output, usage=usage, dilaserve=serving(outcome), **end)
 
     def output(self, outcome: Outcome) -> list[Json]:
         """The items of the reply."""
         read, status = self._tools.read(outcome.text, True), _status(outcome)
-        items, numbers = dict[int | None, Json](), count()  # by place, as in `_places`
+        items, numbers = dict[int | str | None, Json](), count()  # by place, as in `_places`
+        if read.thought:
+            items[THOUGHT] = self._thought(read.thought, status)
         for part in read.parts or ("",):
             if isinstance(part, Call):
                 number = next(numbers)
@@ -145,10 +165,10 @@ class ResponseReplies(StreamedReplies):
         return list(items.values())
 
     def opening(self, index: int, prompt_tokens: int) -> list[Json]:
-        """The message begins at once, unless calls may take its place."""
+        """The message begins at once, unless a thought or calls may take its place."""
         response = self._response("in_progress")
         started = [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
-        return started if self._tools.tools else started + self._begin_message()
+        return started if self._tools.tools or self._tools.thoughts else started + self._begin_message()
 
     def text(self, index: int, text: str, used: Used, tokens: Sequence[TokenLogprob] = ()) -> list[Json]:
         self._tokens += tokens
@@ -156,26 +176,33 @@ class ResponseReplies(StreamedReplies):
 
     def ending(self, index: int, outcome: Outcome) -> list[Json]:
         rest = self._stream.add("", is_last=True)
-        events = [] if rest or self._places else self._begin_message()
-        events += self._deltas(rest)
+        is_empty = all(place == THOUGHT for place in self._places) and all(isinstance(new, NewThought) for new in rest)
+        events = self._deltas(rest)
+        events += [*self._begin_message(), *self._deltas([])] if is_empty else []
         whole = self.whole([outcome])
         for place, item in enumerate(whole["output"]):
-            if item["type"] == "message":
-                [part] = item["content"]
-                done = {"item_id": self._item_id, "text": part["text"], "logprobs": part["logprobs"]}
-                at = {"output_index": place, "content_index": 0}
-                events.append(self._event("response.output_text.done", **done, **at))
-                events.append(self._event("response.content_part.done", item_id=self._item_id, part=part, **at))
-            else:
+            if item["type"] == "function_call":
                 done = {"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]}
                 done["output_index"] = place
                 events.append(self._event("response.function_call_arguments.done", **done))
+            else:
+                [part] = item["content"]
+                at = {"item_id": item["id"], "output_index": place, "content_index": 0}
+                done = {name: value for name, value in part.items() if name in {"text", "logprobs"}}
+                events.append(self._event(f"response.{part['type']}.done", **done, **at))
+                events.append(self._event("response.content_part.done", part=part, **at))
             events.append(self._event("response.output_item.done", item=item, output_index=place))
         return [*events, self._event(f"response.{_status(outcome)}", response=whole)]
 
-    def _deltas(self, new: Sequence[str | NewPart]) -> list[Json]:
+    def _deltas(self, new: Sequence[NewThought | str | NewPart]) -> list[Json]:
         events: list[Json] = []
         for part in new:
+            if isinstance(part, NewThought):
+                item = self._thought("", "in_progress") | {"content": []}
+                events += [] if self._places else self._begin_with_part(THOUGHT, item, _thought_part(""))
+                at = {"item_id": self._thought_id, "output_index": 0, "content_index": 0}
+                events.append(self._event("response.reasoning_text.delta", delta=part.text, **at))
+                continue
             if isinstance(part, str):
                 events += [] if None in self._places else self._begin_message()
                 events.append(self._text_delta(part))
@@ -199,12 +226,15 @@ class ResponseReplies(StreamedReplies):
 
     def _begin_message(self) -> list[Json]:
         item = {"id": self._item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-        added = self._begin(None, item)
-        at = {"output_index": added["output_index"], "content_index": 0}
-        return [added, self._event("response.content_part.added", item_id=self._item_id, part=_part(""), **at)]
+        return self._begin_with_part(None, item, _part(""))
 
-    def _begin(self, number: int | None, item: Json) -> Json:
-        self._places.append(number)
+    def _begin_with_part(self, place: str | None, item: Json, part: Json) -> list[Json]:
+        added = self._begin(place, item)
+        at = {"item_id": item["id"], "output_index": added["output_index"], "content_index": 0}
+        return [added, self._event("response.content_part.added", part=part, **at)]
+
+    def _begin(self, place: int | str | None, item: Json) -> Json:
+        self._places.append(place)
         return self._event("response.output_item.added", item=item, output_index=len(self._places) - 1)
 
     def failed(self, error: ApiError) -> list[Json]:
@@ -231,6 +261,10 @@ class ResponseReplies(StreamedReplies):
             "arguments": arguments,
         }
 
+    def _thought(self, thought: str, status: str) -> Json:
+        content = [_thought_part(thought)]
+        return {"id": self._thought_id, "type": "reasoning", "status": status, "summary": [], "content": content}
+
     def _message(self, outcome: Outcome, text: str) -> Json:
         alternatives = self._alternatives
         tokens = () if alternatives is None else TokenLogprobs(self._text, alternatives).finish(outcome)
@@ -243,17 +277,21 @@ class ResponseReplies(StreamedReplies):
         }
 
 
-def usage_of(outcomes: Sequence[Outcome]) -> Json:
-    """The tokens of all prompts and texts, as these APIs name them."""
+def usage_of(outcomes: Sequence[Outcome], reasoning_tokens: int = 0) -> Json:
+    """The tokens of all prompts and texts, as these APIs name them. `reasoning_tokens`: those of thoughts."""
     prompt_tokens = sum(each.prompt_tokens for each in outcomes)
     completion_tokens = sum(each.completion_tokens for each in outcomes)
     return {
         "input_tokens": prompt_tokens,
         "input_tokens_details": {"cached_tokens": sum(map(cached_tokens, outcomes)), "cache_write_tokens": 0},
         "output_tokens": completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": prompt_tokens + completion_tokens,
     }
+
+
+def _thought_part(text: str) -> Json:
+    return {"type": "reasoning_text", "text": text}
 
 
 def _part(text: str, tokens: Sequence[TokenLogprob] = ()) -> Json:

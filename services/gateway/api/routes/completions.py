@@ -10,6 +10,7 @@ from services.gateway.api.openai_decisions.body import DecisionBody, DecisionObj
 from services.gateway.api.openai_responses.body import ResponseBody
 from services.gateway.api.openai_responses.replies import ResponseObject
 from services.gateway.api.openapi import errors, json_body, streamed
+from services.gateway.api.other_fields import ignored_header
 from services.gateway.api.prompts import encode_prompt
 from services.gateway.api.request_models import ChatBody, FimBody, TextBody
 from services.gateway.api.response_models import ChatCompletion, FimCompletion, TextCompletion
@@ -61,6 +62,7 @@ def message_routes(context: AppContext) -> APIRouter:
     async def count_tokens(request: Request, response: Response) -> TokenCount:
         """The tokens of a conversation in the model's chat template."""
         async with read_model_body(context, request, response, CountTokensBody) as (body, text):
+            response.headers.update(ignored_header(body, body.unread(text)))
             chat = body.chat(body.tool_use(text))
             return TokenCount(input_tokens=len(await encode_prompt(chat, text, "messages")))
 

@@ -27,7 +27,6 @@ from shared.patterns.regex import read_regex
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 GEMMA_OPENING, GEMMA_CLOSING = "<|tool_call>", "<tool_call|>"
-GEMMA_THOUGHT = re.compile(r"<\|channel>.*?(?:<channel\|>|\Z)", re.DOTALL)
 NEWLINE = RepeatedPart(Literal("\n"), 0, 1)
 WITHOUT_CLOSING = r"(?:[^<]|<+[^</])*<*"  # texts without `</`, so that a closing tag always ends the call
 INSTRUCTION = (
@@ -60,10 +59,6 @@ class CallSyntax(Protocol):
     def free_pattern(self, names: Sequence[str]) -> str:  # noqa: ARG002
         """The pattern of texts that may call these functions with any arguments; empty: any text."""
         return ""
-
-    def without_thoughts(self, text: str) -> str:
-        """The text that a client gets, of one that may be incomplete."""
-        return text
 
 
 class TaggedCalls(CallSyntax):
@@ -102,9 +97,6 @@ class GemmaCalls(CallSyntax):
         pieces=(SPACE, *"call:", SPACE, r"([\w.-]+)", SPACE, r"\{"),
         arguments=gemma_arguments,
     )
-
-    def without_thoughts(self, text: str) -> str:
-        return GEMMA_THOUGHT.sub("", text)
 
 
 class JsonCalls(CallSyntax):
@@ -157,7 +149,8 @@ def _plain(turn: Turn, names: Mapping[str, str]) -> Turn:
         return {"role": "user", "content": f"Result of {name}: {turn['content']}"}
     called = (call["function"] for call in turn.get("tool_calls", ()))
     lines = (_json({"name": each["name"], "arguments": each["arguments"]}) for each in called)
-    return {"role": turn["role"], "content": "\n".join(filter(None, (turn["content"], *lines)))}
+    kept = {name: value for name, value in turn.items() if name != "tool_calls"}
+    return kept | {"content": "\n".join(filter(None, (turn["content"], *lines)))}
 
 
 def _json(value: object) -> str:

@@ -34,6 +34,7 @@ class ReadText:
     """The calls in a text and the texts around them, in order. No text follows another one."""
 
     parts: tuple[str | Call, ...] = ()
+    thought: str = ""  # before them
 
     @property
     def content(self) -> str:
@@ -151,6 +152,13 @@ def _scalar(word: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class NewThought:
+    """A new part of the thought."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewPart:
     """A new part of a tool call. `name`: of the tool, in the first part of the call; None in later parts."""
 
@@ -171,11 +179,12 @@ class CallStream:
         """Whether a call has been sent."""
         return bool(self._sent.calls)
 
-    def add(self, piece: str, *, is_last: bool = False) -> list[str | NewPart]:
-        """The new texts and the new parts of calls, in order."""
+    def add(self, piece: str, *, is_last: bool = False) -> list[NewThought | str | NewPart]:
+        """The new thoughts, texts and parts of calls, in order."""
         self._text += piece
         before, self._sent = self._sent, self._read(self._text, is_last)
-        new, calls = list[str | NewPart](), 0
+        thought = self._sent.thought[len(before.thought) :]
+        new, calls = list[NewThought | str | NewPart]([NewThought(thought)] if thought else []), 0
         for part, known in zip_longest(self._sent.parts, before.parts):
             if isinstance(part, str):
                 rest = part[len(known) if isinstance(known, str) else 0 :]

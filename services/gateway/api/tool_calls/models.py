@@ -1,20 +1,23 @@
 """The messages of OpenAI's chats, the fields with which a client describes tools, chooses among them, and sends calls
 back, and what the bodies of all APIs share of these."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from services.gateway.api.base_models import Lenient, wrong_field
+from services.gateway.api.field_types import also
 from services.gateway.api.other_fields import LeftOut, OrLeftOut, kind_of, leaving_out
 from services.gateway.api.prompts import TextOrParts, Turn, call, joined, turn
+from services.gateway.api.thoughts import find_thoughts
 from services.gateway.api.tool_calls.call_syntax import find_call_syntax
 from services.gateway.api.tool_calls.use import CallRules, ToolUse, UsableTool
 from shared.text import TextModel
 
 MAX_TOOLS = 128
+THOUGHT = "reasoning_content"  # of a message, in chats and in chat templates
 LEAVES_OUT_BUILT_IN = leaving_out("(?!function$).+")
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
@@ -115,6 +118,8 @@ class Message(Lenient):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: TextOrParts | None = None
     refusal: str | None = None  # of an earlier reply, in place of its content
+    # The thought of an earlier reply; the other name is that of vLLM and OpenRouter
+    reasoning_content: Annotated[str | None, also(THOUGHT, "reasoning")] = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
 
@@ -128,7 +133,8 @@ class Message(Lenient):
 
     def turn(self) -> Turn:
         calls = [call(each.id, each.function.name, each.function.arguments) for each in self.tool_calls or ()]
-        return turn(self.role, joined(self.content) or self.refusal or "", calls, self.tool_call_id)
+        made = turn(self.role, joined(self.content) or self.refusal or "", calls, self.tool_call_id)
+        return made | {THOUGHT: self.reasoning_content} if self.reasoning_content else made
 
 
 ANY = "any"  # Mistral's name of `required`
@@ -170,11 +176,15 @@ class WithTools(Lenient):
     def rules(self) -> CallRules:
         return CallRules()
 
-    def tool_use(self, text: TextModel) -> ToolUse:
-        """The tools that the model may call. Raises: as ToolUse.of."""
+    def tool_use(self, text: TextModel, options: Mapping[str, Any] | None = None, *, thinks: bool = True) -> ToolUse:
+        """The tools that the model may call. `options`: of the chat template; `thinks`: whether a thought may precede
+        the answer, which no form given by a client allows. Raises: as ToolUse.of."""
         tools = enumerate(self.tools or ())
         usable = [tool.at(f"tools[{at}]") for at, tool in tools if not isinstance(tool, LeftOut)]
-        return ToolUse.of(find_call_syntax(text.tool_template), usable, self.rules)
+        use = ToolUse.of(find_call_syntax(text.tool_template), usable, self.rules)
+        if use.is_required or not thinks:
+            return use
+        return replace(use, thoughts=find_thoughts(text, options or {}))
 
 
 class WithToolChoice(WithTools):

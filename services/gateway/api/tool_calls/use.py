@@ -1,10 +1,11 @@
 """Writes the tools of a body into its prompt and its pattern, and finds the calls in its reply."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from services.gateway.api.prompts import Chat, Turn
+from services.gateway.api.thoughts import Thoughts
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, call_form
 from services.gateway.api.tool_calls.call_text import ReadText
 from services.gateway.errors import MAX_NAME_LENGTH
@@ -59,13 +60,14 @@ class CallRules(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools that the model may call, and the rules for calls."""
+    """The tools that the model may call, the rules for calls, and the marks of its thoughts."""
 
     syntax: CallSyntax
     tools: Sequence[UsableTool] = ()
     is_required: bool = False
     several: bool = True
     is_named: bool = False
+    thoughts: Thoughts | None = None  # None: all text is an answer
 
     @classmethod
     def of(cls, syntax: CallSyntax, tools: Sequence[UsableTool], rules: CallRules) -> Self:
@@ -124,9 +126,9 @@ class ToolUse:
         return self.syntax.form(call, text, is_required=self.is_required, several=self.several)
 
     def read(self, text: str, is_whole: bool) -> ReadText:
-        """The content and the calls of a text, without thoughts. `is_whole`: nothing follows it."""
-        text = self.syntax.without_thoughts(text)
+        """The thought, the content and the calls of a text. `is_whole`: nothing follows it."""
+        thought, answer = self.thoughts.split(text, is_whole) if self.thoughts else ("", text)
         if not self.tools:
-            return ReadText((text,) if text else ())
-        found = self.syntax.reader.read(text, is_whole=is_whole)
-        return found if self.several else found.with_one_call()
+            return ReadText((answer,) if answer else (), thought)
+        found = self.syntax.reader.read(answer, is_whole=is_whole)
+        return replace(found if self.several else found.with_one_call(), thought=thought)
