@@ -58,6 +58,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "LLaDAMoEModel": LLADA_MOE,
     "StableDiffcoderForCausalLM": STABLE_DIFFCODER,
     "SeedDiffcoderForCausalLM": STABLE_DIFFCODER,  # the name of its first version
+    "Fast_dLLM_QwenForCausalLM": Architecture(
+        {"mask_token_id": 151665, "bd_size": 32}, is_block_causal=True, renamed={"block_size": "bd_size"}
+    ),
     "A2DQwen3LMHeadModel": Architecture({"mask_token_id": 151669}, is_block_causal=None),
     "A2DQwen2LMHeadModel": Architecture({"mask_token_id": 151665}, is_block_causal=None),
 }

@@ -82,7 +82,7 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     lengths = np.array([part.num_tokens for part in parts], dtype=np.int64)
     starts = np.array([part.start for part in parts], dtype=np.int64)
     offsets = np.cumsum(lengths) - lengths - starts  # the row of each request's position 0, if it were fed
-    candidates = [_candidates(part, config.mask_token_id) for part in parts]
+    candidates = [_candidates(part, config) for part in parts]
     counts = np.array([len(masks) for masks in candidates], dtype=np.int64)
     flat = np.concatenate(candidates)
     current = np.concatenate([part.sequence.canvas[own] for part, own in zip(parts, candidates, strict=True)])
@@ -194,9 +194,12 @@ def _allowed(parts: Sequence[Part], rows_of: Sequence[slice]) -> tuple[Int64, UI
     return (np.concatenate(rows), np.concatenate(bits)) if rows else (NONE, NO_BITS)
 
 
-def _candidates(part: Part, mask_token_id: int) -> Int64:
+def _candidates(part: Part, config: ModelConfig) -> Int64:
     start, stop = part.sequence.block_range(part.block)
     if part.sequence.edits:
         return np.arange(max(start, part.sequence.prompt_length), stop)
-    masks = start + np.flatnonzero(part.sequence.canvas[start:stop] == mask_token_id)
+    masks = start + np.flatnonzero(part.sequence.canvas[start:stop] == config.mask_token_id)
+    if config.sub_block_length and not part.sequence.choices:
+        sub_blocks = masks // config.sub_block_length
+        masks = masks[sub_blocks == sub_blocks[:1]]
     return masks[:1] if part.first_only else masks

@@ -50,13 +50,19 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     rebuilds the cache.
 
     With shifted logits, a cache step lacks the row that predicts its block's first position. So the recompute step
-    decides only that position (as Dream's cached decoding does).
+    decides only that position (as Dream's cached decoding does), and so does the first step of a block-causal block,
+    which feeds the block before it (as Fast-dLLM v2 does).
     """
     part = partial(Part, sequence, job.step, job.block, threshold=job.threshold)
     start, stop = sequence.block_range(job.block)
+    needs_row_before = config.shifted_logits and bool(sequence.canvas[start] == config.mask_token_id)
     if config.is_block_causal:
         is_cached = mode is not CacheMode.NONE and job.kind == StepKind.CACHE
-        return part(sequence.exact_tokens if is_cached else sequence.loaded_at_arrival, stop)
+        first = sequence.exact_tokens if is_cached else sequence.loaded_at_arrival
+        if not needs_row_before:
+            return part(first, stop)
+        first = min(first, start - sequence.block_length)
+        return part(first, stop) if sequence.choices else part(first, start, first_only=True)
     if mode is CacheMode.NONE:
         return part(0, len(sequence.canvas))
     is_cached = sequence.cached_block == job.block
@@ -64,8 +70,7 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
     if rebuilds or (is_cached and job.kind == StepKind.CACHE):
         end = stop if mode is CacheMode.DUAL else len(sequence.canvas)
         return part(start, end, rebuilds=rebuilds)
-    first_only = config.shifted_logits and not sequence.choices and bool(sequence.canvas[start] == config.mask_token_id)
-    return part(0, len(sequence.canvas), first_only)
+    return part(0, len(sequence.canvas), first_only=needs_row_before and not sequence.choices)
 
 
 def rebuild_part(part: Part, config: ModelConfig) -> Part:

@@ -26,6 +26,7 @@ from tests.support.engines import engine_of, random_runner
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
 from tests.support.steps import Decode, jobs_for, read_results, run_step
+from tests.support.tiny_model import BLOCK_CAUSAL
 
 LABELS = [[5, 6], [5, 7, 8], [9]]
 ENDS = [1, 2]
@@ -66,7 +67,11 @@ def expected(decoder: PackedDecoder) -> Float64:
     batch = pack([Part(open_sequence(state, decoder.config), 0, 0, 0, len(PROMPT) + 2 * BLOCK)], decoder.config)
     with torch.inference_mode():
         hidden = forward_packed(decoder, batch, None)[len(PROMPT) :]
-        logprobs = decoder.logits(hidden).double().log_softmax(dim=-1).numpy()
+        return shares_of_labels(decoder.logits(hidden).double().log_softmax(dim=-1).numpy())
+
+
+def shares_of_labels(logprobs: Float64) -> Float64:
+    """The probability of each label. `logprobs`: of the output's tokens, by position."""
     scores = [
         sum(logprobs[at, token] for at, token in enumerate(label)) + np.logaddexp.reduce(logprobs[len(label), ENDS])
         for label in LABELS
@@ -84,6 +89,22 @@ def test_one_step_gives_the_probability_of_each_label_and_writes_the_best(others
     assert written[: len(best)] == best
     assert set(written[len(best) :]) <= set(ENDS)
     assert all(0 < each <= 1 for each in mine.confidences[0])
+
+
+def test_with_shifted_logits_the_block_before_predicts_a_labels_first_token() -> None:
+    fast_dllm = BLOCK_CAUSAL | {"architectures": ["Fast_dLLM_QwenForCausalLM"], "bd_size": BLOCK, "vocab_size": 64}
+    ids = {"max_position_embeddings": 128, "mask_token_id": MASK_ID, "eos_token_id": 1}
+    decoder, prompt = random_decoder(config=fast_dllm | ids), list(range(11, 11 + BLOCK))
+    mine = Decode(0, prompt, BLOCK, BLOCK, 0.9, MASK_ID, is_aligned=True)
+    part = Part(open_sequence(mine.state, decoder.config), 0, 1, 0, 2 * BLOCK)
+    with torch.inference_mode():
+        hidden = forward_packed(decoder, pack([part], decoder.config), None)
+        logprobs = decoder.logits(hidden).double().log_softmax(dim=-1).numpy()[BLOCK - 1 :]
+    jobs = jobs_for([mine])
+    engine = Engine(Runner(decoder, 256), CacheMode.BLOCK, EngineLimits(1024, 8), "a-1")
+    results = run_step(engine, replace(jobs, states=[with_labels(state) for state in jobs.states]))
+    [found] = [unpack_float32(each.probabilities) for each in results.choices]
+    np.testing.assert_allclose(found, shares_of_labels(logprobs), rtol=1e-4)
 
 
 def test_a_temperature_draws_labels_by_their_probability() -> None:

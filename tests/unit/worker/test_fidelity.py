@@ -26,7 +26,17 @@ from services.worker.model.model_runner import Runner
 from services.worker.model.weights import load
 from shared.errors import BadInput
 from tests.support.engines import MODES, assert_trace, assert_traces, decode_cases
-from tests.support.golden import BLOCK_SETS, COPY, GOLDEN, RELATIVES, SETS, GoldenCase, directory, threshold_cases
+from tests.support.golden import (
+    BLOCK_RELATIVES,
+    BLOCK_SETS,
+    COPY,
+    GOLDEN,
+    RELATIVES,
+    SETS,
+    GoldenCase,
+    directory,
+    threshold_cases,
+)
 from tests.support.packed_forward import forward_packed
 
 LOGITS_ATOL = 5e-4  # fp32, the bound published with the vectors
@@ -134,7 +144,7 @@ def decode(cases: list[GoldenCase], runner: Runner, mode: CacheMode) -> list[Req
     return decode_together(requests, runner, options)
 
 
-@pytest.mark.parametrize("name", some(BLOCK_SETS))
+@pytest.mark.parametrize("name", [*some(BLOCK_SETS), *BLOCK_RELATIVES])
 @pytest.mark.parametrize("mode", [CacheMode.BLOCK, CacheMode.NONE])
 def test_some_cases_alone_match_the_reference_trace(name: str, mode: CacheMode) -> None:
     """All of them run in batches below."""
@@ -148,7 +158,7 @@ def test_some_cases_alone_match_the_reference_trace(name: str, mode: CacheMode) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(BLOCK_SETS))
+@pytest.mark.parametrize("name", [*some(BLOCK_SETS), *BLOCK_RELATIVES])
 def test_cases_of_equal_options_in_one_batch_match_the_reference(name: str) -> None:
     groups: dict[DecodeOptions, list[GoldenCase]] = {}
     for case in threshold_cases((name,), ("block", "block-edit")):
@@ -189,9 +199,9 @@ def test_a_degree_that_does_not_fit_is_refused_in_one_line(name: str, degree: in
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", BLOCK_SETS)
+@pytest.mark.parametrize("name", [*BLOCK_SETS, *BLOCK_RELATIVES])
 def test_a_whole_forward_matches_the_reference(name: str) -> None:
-    decoder, files = decoder_of(name), load_file(GOLDEN / name / "forward.safetensors")
+    decoder, files = decoder_of(name), load_file(directory(name) / "forward.safetensors")
     cases = sorted(key.removesuffix("/input_ids") for key in files if key.startswith("block/") and "input_ids" in key)
     assert cases
     for case in cases:

@@ -57,6 +57,7 @@ CASES = {
     "a2d-qwen3": Case("A2DQwen3LMHeadModel", Qwen3ForCausalLM, Qwen3Config(**SIZES, tie_word_embeddings=True)),
     "a2d-qwen3 with blocks": Case("A2DQwen3LMHeadModel", Qwen3ForCausalLM, Qwen3Config(**SIZES), BLOCK),
     "stable-diffcoder": Case("StableDiffcoderForCausalLM", LlamaForCausalLM, LlamaConfig(**SIZES), BLOCK),
+    "fast-dllm": Case("Fast_dLLM_QwenForCausalLM", Qwen2ForCausalLM, Qwen2Config(**SIZES), BLOCK),
     "a2d-qwen2": Case("A2DQwen2LMHeadModel", Qwen2ForCausalLM, Qwen2Config(**SIZES)),
 }
 
@@ -81,7 +82,8 @@ def checkpoint(case: Case, reference: PreTrainedModel, tmp_path_factory: pytest.
     directory = tmp_path_factory.mktemp("model")
     reference.save_pretrained(directory)
     file = directory / "config.json"
-    own = {"architectures": [case.architecture], "mask_token_id": MASK, "block_size": case.block_length or None}
+    blocks = dict.fromkeys(("bd_size", "block_size"), case.block_length or None)  # the first is Fast-dLLM's
+    own = {"architectures": [case.architecture], "mask_token_id": MASK, **blocks}
     file.write_text(json.dumps(json.loads(file.read_text()) | own))
     return directory
 

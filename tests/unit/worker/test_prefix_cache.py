@@ -27,7 +27,7 @@ from tests.support.golden import COPY
 from tests.support.present import present
 from tests.support.steps import jobs_for, read_results
 
-PAGE_OF = {"sdar/seed1": 16, "llada2/seed1": 32}  # tokens
+PAGE_OF = {"sdar/seed1": 16, "llada2/seed1": 32, "relatives/fast-dllm-v2": 32}  # tokens
 SETS = [*PAGE_OF]
 ROOM = 1200  # entries
 

@@ -10,6 +10,7 @@ from services.worker.model.families.config import ModelConfig
 from services.worker.model.families.diffusion_gemma import DIFFUSION_GEMMA
 from services.worker.model.families.dream import DREAM
 from services.worker.model.families.family import Family, RawConfig
+from services.worker.model.families.fast_dllm import FAST_DLLM
 from services.worker.model.families.llada import LLADA
 from services.worker.model.families.llada2 import LLADA2
 from services.worker.model.families.llada_moe import LLADA_MOE
@@ -29,6 +30,7 @@ FAMILIES: dict[str, Family] = {
     "sdar_moe": SDAR_MOE,
     "llada_moe": LLADA_MOE,
     "stable_diffcoder": STABLE_DIFFCODER,
+    "fast_dllm": FAST_DLLM,
     "a2d_qwen3": A2D_QWEN3,
     "a2d_qwen2": A2D_QWEN2,
 }

@@ -102,6 +102,7 @@ class ModelConfig:
     confidence_at_temperature: bool = False  # a sample's confidence is that in the softmax at its temperature
     can_edit: bool = False  # whether its decoding may change tokens of the block
     block_length: int = 0  # 0: attention in both directions, any length; else block-causal, with this usual length
+    sub_block_length: int = 0  # the first one of a block that has masks is filled before the others; 0: none
     canvas: CanvasRules | None = None  # of a block-causal model whose blocks begin at the prompt's end
     own_attention: tuple[AttentionShape, ...] = ()  # of each layer, where they differ
     logit_cap: float = 0.0  # logits come near this value, but never reach it; 0: no cap
