@@ -24,6 +24,7 @@ class Architecture:
     max_length: int | None = None  # as its model card states, where its files have a larger one
     text_key: str = ""  # where its files keep the keys of the language model, if apart
     renamed: Mapping[str, str] = field(default_factory=dict)  # its files' keys, by the usual ones
+    begins_at_prompt: bool = False  # blocks begin at the prompt's end, and not on a grid of absolute positions
     canvas_steps: int = 0  # the most steps of a block that is drawn again in each of them; 0: its tokens are unmasked
 
 
@@ -47,6 +48,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         max_length=65536,
         text_key="text_config",
         renamed={"block_size": "canvas_length", "mask_token_id": "vocab_size"},
+        begins_at_prompt=True,
         canvas_steps=48,
     ),
     "SDARMoeForCausalLM": Architecture(
@@ -60,6 +62,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "SeedDiffcoderForCausalLM": STABLE_DIFFCODER,  # the name of its first version
     "Fast_dLLM_QwenForCausalLM": Architecture(
         {"mask_token_id": 151665, "bd_size": 32}, is_block_causal=True, renamed={"block_size": "bd_size"}
+    ),
+    # Its files allow 262,144 tokens, but from this length on they scale queries.
+    "NemotronLabsDiffusionModel": Architecture(
+        {"mask_token_id": 100, "block_size": 32}, is_block_causal=True, max_length=16384, begins_at_prompt=True
     ),
     "A2DQwen3LMHeadModel": Architecture({"mask_token_id": 151669}, is_block_causal=None),
     "A2DQwen2LMHeadModel": Architecture({"mask_token_id": 151665}, is_block_causal=None),

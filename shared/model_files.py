@@ -140,6 +140,7 @@ def read_card_and_ends(directory: Path, name: str) -> tuple[ModelCard, list[int]
             eos_token_id=ends[0],
             block_length=block_length_of(config),
             edit_threshold=usual_edit_threshold(config, name),
+            begins_at_prompt=architecture_of(config).begins_at_prompt,
             canvas_steps=canvas_steps_of(config, config["generation"]),
         )
     return card, ends

@@ -10,11 +10,11 @@ import torch
 from experiments.gpu_check.findings import Findings, Setup
 from experiments.gpu_check.kernels import MAX_ERROR, OperatorNames, missing_feature
 from experiments.gpu_check.roofline import random_decoder
-from services.worker.model.canvas_attention import canvas_attention, span_arrays, spans_of
 from services.worker.model.canvas_decoder import CanvasDecoder
 from services.worker.model.canvas_runner import CanvasRunner
 from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.forward_batch import ForwardBatch
+from services.worker.model.span_attention import span_arrays, span_attention, spans_of
 from shared.arrays import Int64
 
 PUBLISHED = Path(__file__).parents[2] / "tests" / "golden" / "real_configs.json"
@@ -67,8 +67,8 @@ def attention(setup: Setup, found: Findings) -> None:
         q, kv = (torch.randn(size[0], n, size[1], dtype=setup.half, device=setup.device) for n in counts)
         q /= shape.head_dim**0.5
         with operators:
-            own = canvas_attention(spans, no_entries, None, config, kernel)(layer, q, kv)
-        exact = canvas_attention(spans, no_entries, None, config, "fallback")(layer, q.float(), kv.float())
+            own = span_attention(spans, no_entries, None, config, kernel)(layer, q, kv)
+        exact = span_attention(spans, no_entries, None, config, "fallback")(layer, q.float(), kv.float())
         errors.append(float((own.float() - exact).abs().max() / exact.abs().max()))
         found.row(shape.window or "all", shape.head_dim, f"{errors[-1]:.1e}")
     ran = sorted(name for name in operators.names if any(word in name for word in ATTENTION))

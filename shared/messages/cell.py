@@ -18,18 +18,18 @@ Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 CacheName = Literal["none", "prefix", "dual", "block"]
 CACHES: tuple[CacheName, ...] = ("dual", "prefix", "none")  # of a model, the fastest first
 BLOCK_CAUSAL_CACHES: tuple[CacheName, ...] = ("block", "none")
-CANVAS_CACHES: tuple[CacheName, ...] = ("block",)
+TEXT_FIRST_CACHES: tuple[CacheName, ...] = ("block",)  # of a model that feeds finished text apart from blocks
 
 
-def caches_of(*, is_block_causal: bool, has_canvas: bool) -> tuple[CacheName, ...]:
-    """The KV caches with which a model can be served, the fastest first."""
-    return CANVAS_CACHES if has_canvas else BLOCK_CAUSAL_CACHES if is_block_causal else CACHES
+def caches_of(*, is_block_causal: bool, begins_at_prompt: bool) -> tuple[CacheName, ...]:
+    """The KV caches with which a model can be served, the fastest first. `begins_at_prompt`: as in ModelCard."""
+    return TEXT_FIRST_CACHES if begins_at_prompt else BLOCK_CAUSAL_CACHES if is_block_causal else CACHES
 
 
 def cache_of(named: CacheName | None, model: "ModelCard", setting: str = "DILASERVE_CACHE=") -> CacheName:
     """The KV cache that `setting` names; None: the fastest one of the model. Raises: BadInput if the model cannot use
     it."""
-    possible = caches_of(is_block_causal=model.block_length > 0, has_canvas=model.canvas_steps > 0)
+    possible = caches_of(is_block_causal=model.block_length > 0, begins_at_prompt=model.begins_at_prompt)
     if named is not None and named not in possible:
         raise BadInput(f"{setting}{named}: not possible with this model; accepted: {', '.join(possible)}", "cache")
     return named or possible[0]

@@ -28,12 +28,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_id: int
     vocab_size: int
     # The usual block length of a block-causal model. Its blocks lie on a grid of absolute positions: the first one may
-    # begin within the prompt (unless `canvas_steps`). 0: blocks begin at the prompt's end.
+    # begin within the prompt (unless `begins_at_prompt`). 0: blocks begin at the prompt's end.
     block_length: Tokens = 0
+    begins_at_prompt: bool = False  # the blocks of a block-causal model begin at the prompt's end
     # The usual edit threshold of a model whose decoding may change tokens of the block; None: it changes none
     edit_threshold: float | None = None
     # The most steps of a block of a model that draws all tokens of it again in each step: they are written together at
-    # its end, and its blocks begin at the prompt's end. 0: steps unmask tokens
+    # its end. 0: steps unmask tokens
     canvas_steps: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)] = 0
 
     @property
@@ -43,7 +44,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     def block_offset(self, prompt_tokens: int, block_length: int) -> int:
         """The tokens of the prompt that belong to the output's first block."""
-        return prompt_tokens % block_length if self.block_length and not self.canvas_steps else 0
+        return prompt_tokens % block_length if self.block_length and not self.begins_at_prompt else 0
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,9 @@ SDAR = BLOCK_CAUSAL | {
     "eos_token_id": 1,
 }
 
+FAST_DLLM = SDAR | {"architectures": ["Fast_dLLM_QwenForCausalLM"]}
+NEMOTRON_LABS = SDAR | {"architectures": ["NemotronLabsDiffusionModel"]}
+
 
 def random_decoder(dtype: torch.dtype = torch.float32, config: Mapping[str, Any] = LLADA) -> PackedDecoder:
     """A decoder with the same weights at each call. `config`: as a config.json."""

@@ -10,7 +10,7 @@ from services.worker.engine.sequence_state import NO_REGION, SequenceState
 from services.worker.model.families import ModelConfig
 from services.worker.model.forward_batch import NO_BITS, NONE, ForwardBatch, sampling_table, slices_of
 from services.worker.model.logit_changes import LogitChanges
-from shared.arrays import Int64, UInt8
+from shared.arrays import Bool, Int64, UInt8
 from shared.messages.requests import Sampling
 
 
@@ -31,14 +31,14 @@ class Part:
     def num_tokens(self) -> int:
         return self.stop - self.start
 
-    def spans(self, *, is_block_causal: bool) -> list[tuple[int, int]]:
-        """The runs of fed tokens that attend to the same keys: the length of each, and the number of its keys. Of a
-        canvas, the last one is its own, and the others are of finished text. They have fixed ends within a request, so
-        that they do not depend on what is fed."""
-        if not is_block_causal:
+    def spans(self, config: ModelConfig) -> list[tuple[int, int]]:
+        """The runs of fed tokens that attend to the same keys: the length of each, and the number of its keys. With
+        spans of text, all but that of the block are of finished text. They have fixed ends within a request, so that
+        they do not depend on what is fed."""
+        if not config.is_block_causal:
             return [(self.num_tokens, len(self.sequence.canvas))]
         sequence, length = self.sequence, self.sequence.block_length
-        if sequence.draft is None:
+        if not config.has_text_spans:
             return [(length, start + length) for start in range(self.start, self.stop, length)]
         prompt = sequence.prompt_length
         ends = [*range(length, prompt, length), *range(prompt, self.stop + 1, length)]
@@ -90,9 +90,13 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
     if any(part.sequence.edits for part in parts):
         edit = np.array([part.sequence.edit_threshold for part in parts], dtype=np.float64).repeat(counts)
         limits = np.where(current == config.mask_token_id, limits, edit)
-    predicted_by = np.maximum(flat - 1, 0) if config.shifted_logits else flat
+    block_starts = np.array([part.sequence.block_range(part.block)[0] for part in parts], dtype=np.int64)
+    if config.causal_text:
+        predicted_by = flat - (flat == block_starts.repeat(counts))
+    else:
+        predicted_by = np.maximum(flat - 1, 0) if config.shifted_logits else flat
     positions = np.arange(lengths.sum()) - np.repeat(offsets, lengths)
-    spans = [part.spans(is_block_causal=config.is_block_causal) for part in parts]
+    spans = [part.spans(config) for part in parts]
     key_starts, write_entries = np.cumsum(lengths) - lengths, positions[:0]
     if parts[0].sequence.kv_start != NO_REGION:
         key_starts = np.array([part.sequence.kv_start for part in parts], dtype=np.int64)
@@ -124,19 +128,20 @@ def pack(parts: Sequence[Part], config: ModelConfig, moves: Sequence[Move] = ())
         scored_rows=scored_rows,
         scored_tokens=scored_tokens,
     )
-    return _with_drafts(batch, parts, [len(own) for own in spans]) if config.canvas else batch
+    if not config.has_text_spans:
+        return batch
+    return _text_first(batch, parts, batch.key_lengths > np.repeat(block_starts, [len(own) for own in spans]))
 
 
-def _with_drafts(batch: ForwardBatch, parts: Sequence[Part], num_spans: Sequence[int]) -> ForwardBatch:
-    """The batch of canvases: drafts in place of masks, and all finished text before them. `batch` has the spans of one
-    part behind those of another, `num_spans` of each; the last one is its canvas."""
-    drafts = [part.sequence.draft for part in parts]
-    is_canvas = np.zeros(len(batch.lengths), dtype=np.bool_)
-    is_canvas[np.cumsum(num_spans) - 1] = True
+def _text_first(batch: ForwardBatch, parts: Sequence[Part], is_block: Bool) -> ForwardBatch:
+    """The batch with all finished text before the blocks, and drafts in place of masks. Shapes: is_block [S], of spans
+    that lie one part's behind another's."""
+    drafts = [draft for part in parts if (draft := part.sequence.draft) is not None]
     tokens = batch.tokens.copy()
-    of_canvas = is_canvas.repeat(batch.lengths)
-    tokens[of_canvas] = np.concatenate([draft.tokens for draft in drafts if draft is not None])
-    spans, rows = (np.argsort(values, kind="stable") for values in (is_canvas, of_canvas))
+    of_block = is_block.repeat(batch.lengths)
+    if drafts:
+        tokens[of_block] = np.concatenate([draft.tokens for draft in drafts])
+    spans, rows = (np.argsort(values, kind="stable") for values in (is_block, of_block))
     row_now = np.empty_like(rows)
     row_now[rows] = np.arange(len(rows))
     return replace(
@@ -148,8 +153,8 @@ def _with_drafts(batch: ForwardBatch, parts: Sequence[Part], num_spans: Sequence
         key_starts=batch.key_starts[spans],
         key_lengths=batch.key_lengths[spans],
         rows=row_now[batch.rows],
-        steps=np.array([draft.step for draft in drafts if draft is not None], dtype=np.int64),
-        num_text_spans=int(np.count_nonzero(~is_canvas)),
+        steps=np.array([draft.step for draft in drafts], dtype=np.int64) if drafts else batch.steps,
+        num_text_spans=int(np.count_nonzero(~is_block)),
     )
 
 

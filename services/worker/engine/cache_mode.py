@@ -36,7 +36,7 @@ class CacheMode(enum.StrEnum):
 
 def check_mode(mode: CacheMode, config: ModelConfig) -> None:
     """Raises: BadInput if the model cannot be served with this cache."""
-    possible = caches_of(is_block_causal=config.is_block_causal, has_canvas=config.canvas is not None)
+    possible = caches_of(is_block_causal=config.is_block_causal, begins_at_prompt=config.has_text_spans)
     if mode.value not in possible:
         kind = "block-causal" if config.is_block_causal else "not block-causal"
         names = ", ".join(possible)
@@ -51,17 +51,18 @@ def part_for(job: StepJob, sequence: SequenceState, mode: CacheMode, config: Mod
 
     With shifted logits, a cache step lacks the row that predicts its block's first position. So the recompute step
     decides only that position (as Dream's cached decoding does), and so does the first step of a block-causal block,
-    which feeds the block before it (as Fast-dLLM v2 does).
+    which feeds the text before it (as Fast-dLLM v2 and Nemotron-Labs-Diffusion do).
     """
     part = partial(Part, sequence, job.step, job.block, threshold=job.threshold)
     start, stop = sequence.block_range(job.block)
-    needs_row_before = config.shifted_logits and bool(sequence.canvas[start] == config.mask_token_id)
+    is_predicted_before = config.shifted_logits or config.causal_text
+    needs_row_before = is_predicted_before and bool(sequence.canvas[start] == config.mask_token_id)
     if config.is_block_causal:
         is_cached = mode is not CacheMode.NONE and job.kind == StepKind.CACHE
         first = sequence.exact_tokens if is_cached else sequence.loaded_at_arrival
         if not needs_row_before:
             return part(first, stop)
-        first = min(first, start - sequence.block_length)
+        first = min(first, sequence.span_before(start))
         return part(first, stop) if sequence.choices else part(first, start, first_only=True)
     if mode is CacheMode.NONE:
         return part(0, len(sequence.canvas))

@@ -122,6 +122,11 @@ class SequenceState:
         start = self._first_start + block * self.block_length
         return start, start + self.block_length
 
+    def span_before(self, start: int) -> int:
+        """The begin of the span that ends where a block of the output starts (see `Part.spans`)."""
+        length = self.block_length
+        return start - length if start > self.prompt_length else (start - 1) // length * length
+
     def block_of(self, position: int) -> int:
         """The block of a position in the output."""
         return (self.prompt_length + position - self._first_start) // self.block_length

@@ -55,9 +55,9 @@ def attention(inputs: ForwardInputs, store: KvStore | None, kernel: Kernel) -> A
 
 
 @cache
-def kernel_name(setting: str, device: torch.device, dtype: torch.dtype, *, canvases: bool = False) -> str:
+def kernel_name(setting: str, device: torch.device, dtype: torch.dtype, *, has_text_spans: bool = False) -> str:
     """The kernel for a setting: torch, flash-attn or fallback. The first two need 16 bits and an Ampere or later GPU;
-    `auto` is flash-attn where it is installed, but not for models that denoise canvases.
+    `auto` is flash-attn where it is installed, but not for models with spans of text.
 
     Raises: ValueError, one line, if the setting names a kernel that cannot run here.
     """
@@ -67,11 +67,11 @@ def kernel_name(setting: str, device: torch.device, dtype: torch.dtype, *, canva
         and torch.cuda.get_device_capability(device) >= (8, 0)
     )
     if setting == "auto":
-        return "fallback" if not can_run else "torch" if canvases or _flash_attn() is None else "flash-attn"
+        return "fallback" if not can_run else "torch" if has_text_spans or _flash_attn() is None else "flash-attn"
     if setting != "fallback" and not can_run:
         raise ValueError(f"attention {setting!r} needs bfloat16 and an Ampere or later GPU; use auto")
-    if setting == "flash-attn" and canvases:
-        raise ValueError("attention 'flash-attn' does not serve models that denoise canvases; use auto")
+    if setting == "flash-attn" and has_text_spans:
+        raise ValueError("attention 'flash-attn' does not serve models whose text attends to earlier tokens; use auto")
     if setting == "flash-attn" and _flash_attn() is None:
         raise ValueError("attention 'flash-attn': the package is not installed; use auto")
     return setting

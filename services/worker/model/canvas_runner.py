@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from services.worker.cache.kv_store import KvStore
-from services.worker.model.canvas_attention import canvas_attention, span_arrays, spans_of
 from services.worker.model.canvas_decoder import CanvasDecoder
 from services.worker.model.decoder import PackedDecoder
 from services.worker.model.forward_batch import ForwardBatch
@@ -28,6 +27,7 @@ from services.worker.model.model_runner import (
     to_host,
 )
 from services.worker.model.sampling import Noise, Vocabulary, combine_top, gumbel, mix, uniform, unit_interval
+from services.worker.model.span_attention import span_arrays, span_attention, spans_of
 
 # Ids in place of a token's in the hash of a random number
 RANDOM_TOKEN = -1  # of the number that chooses any token of the vocabulary
@@ -162,7 +162,7 @@ class CanvasRunner(Runner):
             [*fixed, *span_arrays(batch, self.config)]
         )
         last = _LastPredictions(self._store, self.config.num_layers, entries[len(tokens) - len(rows) :], steps_of)
-        attend = canvas_attention(
+        attend = span_attention(
             spans_of(batch, self.config, iter(spans)), entries, self._store, self.config, self.attention
         )
         predicted = last.read(self.decoder.embed.weight.new_zeros(len(rows), self.config.width))

@@ -36,8 +36,9 @@ def can_capture(kernel: str, config: ModelConfig, device: torch.device, dtype: t
 
 
 def size_for(batch: ForwardBatch) -> int | None:
-    """The smallest size that holds the batch; None if no graph serves it: recompute parts, other blocks, too many."""
-    if batch.num_recompute or (batch.lengths != BLOCK).any():
+    """The smallest size that holds the batch; None if no graph serves it: recompute parts, text, other blocks, or too
+    many."""
+    if batch.num_recompute or batch.num_text_spans or (batch.lengths != BLOCK).any():
         return None
     return next((size for size in SIZES if size >= len(batch.lengths)), None)
 

@@ -7,6 +7,7 @@ neither caches nor attention back ends.
 Shape letters: T tokens, D head size, H query heads, K key/value heads, W width, V vocabulary.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 from services.worker.cache.kv_store import KvShape
 from services.worker.model.experts import ExpertMlp
 from services.worker.model.families import ModelConfig
-from services.worker.model.families.config import AttentionShape
+from services.worker.model.families.config import AttentionShape, Yarn
 from services.worker.model.fused import Activation, gated
 from shared.errors import BadInput
 
@@ -213,8 +214,26 @@ class PackedDecoder(nn.Module):
 def rope_turns(positions: Tensor, shape: AttentionShape) -> Tensor:
     """The rotation of each position's pairs, as complex64 numbers. Shapes: positions [T] -> [T, 1, rotary_dim / 2]."""
     exponents = torch.arange(0, shape.rotary_dim, 2, dtype=torch.float32, device=positions.device) / shape.rope_span
-    angles = torch.outer(positions.float(), 1.0 / shape.rope_base**exponents)  # [T, rotary_dim / 2]
+    speeds = 1.0 / shape.rope_base**exponents
+    if shape.yarn is not None:
+        speeds = stretched(speeds, shape, shape.yarn)
+    angles = torch.outer(positions.float(), speeds)  # [T, rotary_dim / 2]
     return torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
+
+
+def stretched(speeds: Tensor, shape: AttentionShape, yarn: Yarn) -> Tensor:
+    """The speeds of the pairs for longer texts. Shapes: [rotary_dim / 2] -> the same."""
+
+    def pair_of(rotations: float) -> float:
+        """The pair that rotates this often over the original length."""
+        periods = yarn.original_length / (rotations * 2 * math.pi)
+        return shape.rope_span * math.log(periods) / (2 * math.log(shape.rope_base))
+
+    first = max(math.floor(pair_of(yarn.beta_fast)), 0)
+    last = min(math.ceil(pair_of(yarn.beta_slow)), shape.rope_span - 1)
+    places = torch.arange(len(speeds), dtype=torch.float32, device=speeds.device)
+    slowed = ((places - first) / max(last - first, 0.001)).clamp(0, 1)
+    return speeds / yarn.factor * slowed + speeds * (1 - slowed)
 
 
 def rotate_(x: Tensor, turns: Tensor) -> None:

@@ -71,8 +71,7 @@ class ForwardBatch:
     constrained: Int64 = field(default_factory=_none)  # [A], indices of candidates
     allowed: UInt8 = field(default_factory=lambda: NO_BITS)  # [A, ceil(V / 8)]
     changes: Sequence[LogitChanges] = ()  # of the requests with penalties or a bias
-    # Of models that denoise canvases, whose requests have a span each at the end, and whose steps count from its begin:
-    num_text_spans: int = 0  # the spans before those, of finished text
+    num_text_spans: int = 0  # of finished text that attends to earlier tokens only; those of blocks lie behind them
     # Of requests with labels: the tokens of all possible labels, with the candidate of each
     scored_rows: Int64 = field(default_factory=_none)  # [Q], indices of candidates
     scored_tokens: Int64 = field(default_factory=_none)  # [Q]

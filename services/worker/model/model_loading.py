@@ -65,8 +65,8 @@ def open_runner(choice: ModelChoice, cache_size: CacheSize) -> Iterator[Runner |
     threads = choice.threads or max(1, num_cores() // choice.tp)
     dtype = choose_dtype(choice.dtype, devices[0])
     try:
-        canvases = read_config(directory).canvas is not None
-        kernel = kernel_name(choice.attention, devices[0], dtype, canvases=canvases)
+        has_text_spans = read_config(directory).has_text_spans
+        kernel = kernel_name(choice.attention, devices[0], dtype, has_text_spans=has_text_spans)
     except ValueError as error:
         raise BadInput(str(error), "attention") from None
     load_rank = partial(_load_rank, directory, dtype, kernel, threads, cache_size)

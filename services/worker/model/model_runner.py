@@ -29,6 +29,7 @@ from services.worker.model.sampling import (
     top_logits,
     total_of,
 )
+from services.worker.model.span_attention import span_arrays, span_attention, spans_of
 from shared.arrays import Bool, Float64, Int64
 
 NO_TOKEN = -1  # of a rank that is out of memory
@@ -91,7 +92,7 @@ class Runner:
         self.decoder = decoder
         self._gather = gather
         self._vocabulary = Vocabulary(decoder.first_token, self.config.mask_token_id)
-        self.attention = kernel_name(attention, self.device, self.dtype, canvases=self.config.canvas is not None)
+        self.attention = kernel_name(attention, self.device, self.dtype, has_text_spans=self.config.has_text_spans)
         self._kernel = kernel_of(self.attention)
         self._transfer, self._noise_transfer = Transfer(self.device), Transfer(self.device)
         self._truncation_transfer, self._allowed_transfer = Transfer(self.device), Transfer(self.device)
@@ -158,8 +159,14 @@ class Runner:
         replayed = self._graphs.run(batch, rows) if self._graphs else None
         if replayed is not None:
             return replayed
-        inputs = ForwardInputs(*max_lengths(batch), *self._transfer.put(arrays_of(batch, rows)))
-        attend = attention(inputs, self._store, self._kernel)
+        text = span_arrays(batch, self.config) if batch.num_text_spans else []
+        sent = self._transfer.put([*arrays_of(batch, rows), *text])
+        inputs = ForwardInputs(*max_lengths(batch), *sent[: len(sent) - len(text)])
+        if text:
+            spans = spans_of(batch, self.config, iter(sent[-len(text) :]))
+            attend = span_attention(spans, inputs.write_entries, self._store, self.config, self.attention)
+        else:
+            attend = attention(inputs, self._store, self._kernel)
         hidden: Tensor = self.decoder(inputs.tokens, inputs.positions, attend, inputs.rows)
         return hidden
 

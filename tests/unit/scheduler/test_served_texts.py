@@ -30,7 +30,7 @@ from tests.support.canvas_model import open_canvas_model, write_canvas_model
 from tests.support.gemma_files import CANVAS
 from tests.support.golden import COPY, threshold_cases
 from tests.support.present import present
-from tests.support.random_model import LLADA, SDAR, random_decoder
+from tests.support.random_model import FAST_DLLM, LLADA, NEMOTRON_LABS, SDAR, random_decoder
 from tests.support.served_cell import ServedCell, streamed
 
 ROOM, PAGES = 384, 4
@@ -57,7 +57,7 @@ class Kind:
     def arrival(self, name: str = "r", prompt: Sequence[int] = (), **fields: Any) -> RequestArrived:
         ids = np.array(prompt or self.prompt, dtype=np.int32)
         request = Request(request_id=name, block_length=self.block, **{**self.fields, **fields})
-        is_aligned = self.mode is CacheMode.BLOCK and not self.canvas_steps
+        is_aligned = self.runners[0].config.is_aligned
         length = self.output + (-(len(ids) + self.output) % self.block if is_aligned else 0)
         offset = len(ids) % self.block if is_aligned else 0
         own = RequestArrived(request, ids, length, 1e6, ARRIVAL_S, block_offset=offset)
@@ -82,12 +82,12 @@ class Kind:
         return cell
 
 
-def sampled(mode: CacheMode, _: pytest.TempPathFactory) -> Kind:
-    decoder, page = random_decoder(config=SDAR if mode is CacheMode.BLOCK else LLADA), 8 * (mode is CacheMode.BLOCK)
+def sampled(config: Mapping[str, Any], mode: CacheMode, block: int, _: pytest.TempPathFactory) -> Kind:
+    decoder, page = random_decoder(config=config), block * (mode is CacheMode.BLOCK)
     runners = [Runner(decoder, 0 if mode is CacheMode.NONE else ROOM + PAGES * page) for _ in range(2)]
     fields = {"temperature": 0.9, "seed": 7}
     prompt = [17, 40, 11, 33, 25, 12]
-    own = Kind(runners=runners, mode=mode, threshold=0.3, prompt=prompt, output=24, block=8, fields=fields)
+    own = Kind(runners=runners, mode=mode, threshold=0.3, prompt=prompt, output=3 * block, block=block, fields=fields)
     return replace(own, page_tokens=page)
 
 
@@ -125,7 +125,10 @@ def canvases(directories: pytest.TempPathFactory) -> Kind:
 
 
 KINDS: dict[str, Callable[[pytest.TempPathFactory], Kind]] = {
-    **{f"sampled-{mode.value}": partial(sampled, mode) for mode in CacheMode},
+    **{f"sampled-{mode.value}": partial(sampled, LLADA, mode, 8) for mode in CacheMode if mode is not CacheMode.BLOCK},
+    "sampled-block": partial(sampled, SDAR, CacheMode.BLOCK, 8),
+    "sub-blocks": partial(sampled, FAST_DLLM, CacheMode.BLOCK, 16),
+    "causal-text": partial(sampled, NEMOTRON_LABS, CacheMode.BLOCK, 8),
     **{f"llada-{mode.value}": partial(infilled, "llada", mode) for mode in CacheMode if mode is not CacheMode.BLOCK},
     "dream-dual": partial(infilled, "dream", CacheMode.DUAL),
     "edits": edited,
@@ -183,7 +186,7 @@ def test_each_next_scheduler_continues_with_the_same_text(kind: Kind, alone: lis
 
 
 def test_another_seed_gives_other_tokens(tmp_path_factory: pytest.TempPathFactory) -> None:
-    own = sampled(CacheMode.NONE, tmp_path_factory)
+    own = sampled(LLADA, CacheMode.NONE, 8, tmp_path_factory)
     assert own.served().output() != own.served(seed=8).output()
 
 

@@ -34,9 +34,9 @@ DREAM_CODER = DREAM | {"bos_token_id": 151665, "max_position_embeddings": 32768,
 SDAR_SIBLING = SDAR | {"block_size": None, "mask_token_id": None}
 A2D = SDAR_SIBLING | {"architectures": ["A2DQwen3LMHeadModel"]}
 SDAR_MOE, LLADA_MOE = (REAL[name]["config"] for name in ("sdar-30b-a3b", "llada-moe-7b-a1b"))
-FAST_DLLM = REAL["fast-dllm-v2-7b"]["config"]
+FAST_DLLM, NEMOTRON_LABS = (REAL[name]["config"] for name in ("fast-dllm-v2-7b", "nemotron-labs-diffusion-3b"))
 RELATIVES = (  # their layers or their decoding differ from those of the families
-    "NemotronLabsDiffusionModel",
+    "NemotronLabsDiffusionVLMModel",
     "DiffEncoderModel",
 )
 
@@ -103,6 +103,7 @@ def test_another_one_is_refused_by_name(config: dict[str, object], named: str, t
         ),
         ("Fast_dLLM_v2_7B", FAST_DLLM, ("fast_dllm", 32, 151665, 32768)),
         ("own-model", FAST_DLLM | {"bd_size": 16}, ("fast_dllm", 16, 151665, 32768)),
+        ("Nemotron-Labs-Diffusion-3B", NEMOTRON_LABS, ("nemotron_labs", 32, 100, 16384)),
         ("LLaDA-MoE-7B-A1B-Instruct", LLADA_MOE, ("llada_moe", 0, 156895, 8192)),
         ("LLaDA-MoE-7B-A1B-Base", LLADA_MOE | {"architectures": ["LLaDAMoEModel"]}, ("llada_moe", 0, 156895, 8192)),
     ],

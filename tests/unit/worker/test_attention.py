@@ -18,10 +18,10 @@ from services.worker.engine.batch import Part, pack
 from services.worker.engine.sequence_state import SequenceState
 from services.worker.model import attention as own
 from services.worker.model.attention import RequestSpans, fallback, flash, kernel_name
-from services.worker.model.canvas_attention import canvas_attention, span_arrays
-from services.worker.model.canvas_attention import spans_of as canvas_spans_of
 from services.worker.model.families import ModelConfig, parse_config
 from services.worker.model.forward_batch import ForwardBatch, ForwardInputs
+from services.worker.model.span_attention import span_arrays, span_attention
+from services.worker.model.span_attention import spans_of as canvas_spans_of
 from tests.support.canvas_model import RULES, SIZES
 from tests.support.packed_forward import forward_packed
 from tests.support.random_model import MASK_ID, random_decoder
@@ -210,9 +210,9 @@ def test_flash_attn_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatc
     for setting in ("flash-attn", "auto"):
         assert NAME_OF(setting, CUDA, torch.bfloat16) == "flash-attn"
     assert NAME_OF("torch", CUDA, torch.bfloat16) == "torch"
-    assert NAME_OF("auto", CUDA, torch.bfloat16, canvases=True) == "torch"
-    with pytest.raises(ValueError, match="does not serve models that denoise canvases; use auto"):
-        NAME_OF("flash-attn", CUDA, torch.bfloat16, canvases=True)
+    assert NAME_OF("auto", CUDA, torch.bfloat16, has_text_spans=True) == "torch"
+    with pytest.raises(ValueError, match="does not serve models whose text attends to earlier tokens; use auto"):
+        NAME_OF("flash-attn", CUDA, torch.bfloat16, has_text_spans=True)
     assert NAME_OF("auto", CUDA, torch.float32) == "fallback"
 
 
@@ -275,7 +275,7 @@ def test_the_kernels_of_cuda_get_arguments_that_compute_the_same_as_the_fallback
             q = torch.randn(len(batch.tokens), HEADS, shape.head_dim, generator=generator) / shape.head_dim**0.5
             kv = torch.randn(100 * len(contexts), 2 * shape.num_kv_heads, shape.head_dim, generator=generator)
             wanted, found = (
-                canvas_attention(spans, torch.zeros(0), None, config, kernel) for kernel in ("fallback", "torch")
+                span_attention(spans, torch.zeros(0), None, config, kernel) for kernel in ("fallback", "torch")
             )
             torch.testing.assert_close(found(layer, q, kv), wanted(layer, q, kv), atol=1e-5, rtol=0)
             torch.testing.assert_close(found(layer, q, kv, rows), found(layer, q, kv)[rows], atol=1e-5, rtol=0)

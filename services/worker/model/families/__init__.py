@@ -14,6 +14,7 @@ from services.worker.model.families.fast_dllm import FAST_DLLM
 from services.worker.model.families.llada import LLADA
 from services.worker.model.families.llada2 import LLADA2
 from services.worker.model.families.llada_moe import LLADA_MOE
+from services.worker.model.families.nemotron_labs import NEMOTRON_LABS
 from services.worker.model.families.sdar import SDAR, SDAR_MOE
 from services.worker.model.families.stable_diffcoder import STABLE_DIFFCODER
 from shared.model_families import ARCHITECTURES, architecture_of, with_defaults
@@ -31,6 +32,7 @@ FAMILIES: dict[str, Family] = {
     "llada_moe": LLADA_MOE,
     "stable_diffcoder": STABLE_DIFFCODER,
     "fast_dllm": FAST_DLLM,
+    "nemotron_labs": NEMOTRON_LABS,
     "a2d_qwen3": A2D_QWEN3,
     "a2d_qwen2": A2D_QWEN2,
 }

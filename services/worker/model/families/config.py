@@ -35,6 +35,19 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
+class Yarn:
+    """A rotation for texts `factor` times as long as those of the training, slower in the dimensions that rotate less.
+
+    Source: YaRN, as transformers computes it.
+    """
+
+    factor: float
+    original_length: int  # tokens
+    beta_fast: float  # rotations over the original length, from which on a dimension keeps its speed
+    beta_slow: float  # and up to which it is `factor` times slower
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionShape:
     """The attention of one layer."""
 
@@ -45,6 +58,7 @@ class AttentionShape:
     rope_span: int  # dimensions: the exponents are fractions of it, and published pairs are half of it apart
     window: int = 0  # the keys of a token that attends to earlier ones: itself and those before it; 0: all
     keys_are_values: bool = False  # before their norms, which differ
+    yarn: Yarn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,8 @@ class ModelConfig:
     can_edit: bool = False  # whether its decoding may change tokens of the block
     block_length: int = 0  # 0: attention in both directions, any length; else block-causal, with this usual length
     sub_block_length: int = 0  # the first one of a block that has masks is filled before the others; 0: none
+    causal_text: bool = False  # text attends to earlier tokens only; its last one predicts the next block's first one
+    yarn: Yarn | None = None
     canvas: CanvasRules | None = None  # of a block-causal model whose blocks begin at the prompt's end
     own_attention: tuple[AttentionShape, ...] = ()  # of each layer, where they differ
     logit_cap: float = 0.0  # logits come near this value, but never reach it; 0: no cap
@@ -111,7 +127,9 @@ class ModelConfig:
         """The shape of a layer's attention."""
         if self.own_attention:
             return self.own_attention[layer]
-        return AttentionShape(self.num_kv_heads, self.head_dim, self.rotary_dim, self.rope_base, self.rotary_dim)
+        return AttentionShape(
+            self.num_kv_heads, self.head_dim, self.rotary_dim, self.rope_base, self.rotary_dim, yarn=self.yarn
+        )
 
     @property
     def is_block_causal(self) -> bool:
@@ -120,9 +138,14 @@ class ModelConfig:
         return self.block_length > 0
 
     @property
+    def has_text_spans(self) -> bool:
+        """Whether finished text attends to earlier tokens only, and blocks begin at the prompt's end."""
+        return self.causal_text or self.canvas is not None
+
+    @property
     def is_aligned(self) -> bool:
         """Whether blocks lie on a grid of absolute positions."""
-        return self.is_block_causal and self.canvas is None
+        return self.is_block_causal and not self.has_text_spans
 
     def __post_init__(self) -> None:
         for shape in {*self.own_attention} or {self.attention(0)}:

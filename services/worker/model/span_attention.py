@@ -1,9 +1,9 @@
-"""Attention of models that denoise canvases, over packed requests and keys where they lie in the cache.
+"""Attention of models with spans of text, over packed requests and keys where they lie in the cache.
 
-Finished text attends to earlier tokens, in some layers to those of a window; a canvas to itself and the text before it,
-as far as a window behind its begin reaches. The kernel is torch's variable-length one, for large heads its
-memory-efficient one; where they cannot run (on a CPU, in float32) a function computes the same from torch's fused
-attention.
+Finished text attends to earlier tokens, in some layers to those of a window; a block (such as a canvas) to itself and
+the text before it, as far as a window behind its begin reaches. The kernel is torch's variable-length one, for large
+heads its memory-efficient one; where they cannot run (on a CPU, in float32) a function computes the same from torch's
+fused attention.
 Shape letters: T fed tokens, S keys, H query heads, K key/value heads, D head size.
 """
 
@@ -74,12 +74,13 @@ def spans_of(batch: ForwardBatch, config: ModelConfig, sent: Iterator[Tensor]) -
 
 
 def _groups(batch: ForwardBatch, config: ModelConfig) -> Iterator[tuple[bool, int, slice]]:
-    """For each window the spans of finished text, if there are any, and those of canvases."""
+    """For each window the spans of finished text and those of blocks, if there are any."""
     text = batch.num_text_spans
     for window in windows_of(config):
         if text:
             yield True, window, slice(0, text)
-        yield False, window, slice(text, len(batch.lengths))
+        if text < len(batch.lengths):
+            yield False, window, slice(text, len(batch.lengths))
 
 
 def _skipped(batch: ForwardBatch, window: int) -> Int64:
@@ -90,11 +91,11 @@ def _skipped(batch: ForwardBatch, window: int) -> Int64:
     return skipped
 
 
-def canvas_attention(
+def span_attention(
     spans: dict[int, list[Spans]], entries: Tensor, store: KvStore | None, config: ModelConfig, kernel: str
 ) -> Attend:
     """The attention of one batch. The fed tokens' keys and values are written to these entries of the store first;
-    without a store, the requests attend to the fed tokens alone. With `rows`, which must be all those of the canvases,
+    without a store, the requests attend to the fed tokens alone. Of canvases, `rows` must be all of their rows, and
     only these attend."""
     store = store if len(entries) else None
 
@@ -108,27 +109,28 @@ def canvas_attention(
             run = _varlen
         elif kernel == "torch" and not shape.window:
             run = _efficient
-        own = spans[shape.window] if rows is None else spans[shape.window][-1:]
+        scale = 1.0 if config.canvas else shape.head_dim**-0.5
+        own = spans[shape.window] if rows is None or not config.canvas else spans[shape.window][-1:]
         first = own[0].first
         mixed = q.new_empty(own[-1].end - first, *q.shape[1:])
         for each in own:
-            run(mixed[each.first - first : each.end - first], q[each.first : each.end], k, v, each)
-        return mixed
+            run(mixed[each.first - first : each.end - first], q[each.first : each.end], k, v, each, scale)
+        return mixed if rows is None or config.canvas else mixed[rows]
 
     return attend
 
 
-def _varlen(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> None:
+def _varlen(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float) -> None:
     """Shapes: mixed, which it writes, and q [T, H, D], k and v [S, K, D]; also of the other two."""
     from torch.nn.attention.varlen import varlen_attn_out  # noqa: PLC0415 - takes time, and is needed on CUDA only
 
     varlen_attn_out(
-        mixed, q, k, v, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, scale=1.0, window_size=spans.window,
+        mixed, q, k, v, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, scale=scale, window_size=spans.window,
         enable_gqa=q.shape[1] != k.shape[1], seqused_k=spans.seqused_k, num_splits=1,
     )  # fmt: skip
 
 
-def _efficient(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> None:
+def _efficient(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float) -> None:
     """One call for each key head, whose query heads share it by a stride of 0: this kernel groups no queries. It has no
     windows either."""
     shared = q.shape[1] // k.shape[1]
@@ -137,12 +139,12 @@ def _efficient(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> 
         keys, values = (x[None, :, head, None].expand(-1, -1, shared, -1) for x in (k, v))
         found = torch.ops.aten._efficient_attention_forward(
             q[None, :, own], keys, values, None, spans.cu_seq_q, spans.cu_seq_k, spans.max_q, spans.max_k, 0.0,
-            CAUSAL if spans.window[1] == 0 else NO_MASK, scale=1.0, seqlen_k=spans.seqused_k,
+            CAUSAL if spans.window[1] == 0 else NO_MASK, scale=scale, seqlen_k=spans.seqused_k,
         )  # fmt: skip
         mixed[:, own] = found[0][0]
 
 
-def _fallback(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> None:
+def _fallback(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float) -> None:
     """Span by span, so that the result does not depend on the company. The query heads of a key head are rows of one
     head, which each of torch's kernels takes."""
     grouped = q.view(len(q), k.shape[1], -1, q.shape[2]).permute(1, 0, 2, 3)  # [K, T, H / K, D]
@@ -153,7 +155,7 @@ def _fallback(mixed: Tensor, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> N
         mask = None
         if spans.window[1] == 0:
             mask = _mask(end - first, length, spans.window[0], q.device).repeat_interleave(shared, dim=0)
-        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
         by_token = attended.view(len(grouped), -1, *grouped.shape[2:]).transpose(0, 1)  # [n, K, H / K, D]
         mixed[first:end].view(by_token.shape).copy_(by_token)
 
