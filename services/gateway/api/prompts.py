@@ -34,11 +34,14 @@ class TextPart(Lenient):
 
 
 def without_documents(content: Any) -> Any:
-    """A content in which each document whose source is a text is a part of text, below its title."""
+    """A content in which each document whose source is a text is a part of text, below its title, and so is each
+    summary of earlier messages."""
     if not isinstance(content, list):
         return content
     parts = list(content)
     for i, part in enumerate(content):
+        if kind_of(part) == "compaction" and isinstance(part.get("content"), str):
+            parts[i] = {"type": "text", "text": part["content"]}
         source = part.get("source") if kind_of(part) == "document" else None
         if isinstance(source, dict) and source.get("type") == "text" and isinstance(source.get("data"), str):
             title = part.get("title")

@@ -60,6 +60,8 @@ def thinks(**fields: Any) -> dict[str, Any]:
             for kind in ("server_tool_use", "web_search_tool_result", "mcp_tool_use", "bash_code_execution_tool_result")
         ),
         ("messages/count_tokens", thinks(thinking="Pears?"), "messages[1].content[0].type=thinking"),
+        ("messages", thinks(type="container_upload", file_id="x"), "messages[1].content[0].type=container_upload"),
+        ("messages", thinks(type="compaction", content="It is about pears."), ""),
         ("messages", {"output_config": {"effort": "high", "task_budget": {"type": "tokens", "total": 9}}},
          "output_config.effort, output_config.task_budget"),
         ("messages", {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
@@ -88,6 +90,7 @@ def thinks(**fields: Any) -> dict[str, Any]:
         ("chat/completions", {"tools": [{"type": "function", "function": {"name": "x"}}], "tool_choice": "any"}, ""),
         ("chat/completions", {"chat_template_kwargs": {"enable_thinking": False}},
          "chat_template_kwargs.enable_thinking"),
+        ("chat/completions", {"tools": [{"function": {"name": "x"}}], "tool_choice": {"function": {"name": "x"}}}, ""),
         ("chat/completions", {"verbosity": "low", "service_tier": "flex"}, "service_tier, verbosity"),
         ("messages", {"service_tier": "priority"}, "service_tier"),
         ("chat/completions", {"remasking": "low_confidence", "cfg_scale": 0.0, "block_length": 32}, ""),

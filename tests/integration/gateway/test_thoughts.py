@@ -85,8 +85,9 @@ async def test_a_chats_message_has_the_thought_beside_its_content(
 
 
 async def test_the_thought_of_an_earlier_reply_is_in_the_prompt(gateway: RunningGateway) -> None:
-    for name in ("reasoning_content", "reasoning"):
-        earlier = {"role": "assistant", "content": ANSWER, name: THOUGHT}
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}, {"type": "text", "text": ANSWER}]
+    for fields in ({"reasoning_content": THOUGHT}, {"reasoning": THOUGHT}, {"content": parts}):
+        earlier = {"role": "assistant", "content": ANSWER, **fields}
         await whole(gateway, "chat/completions", messages=[QUESTION, earlier, QUESTION])
         assert f"<think>{THOUGHT}</think>{ANSWER}" in prompt_of(gateway)
 

@@ -61,8 +61,8 @@ class ResultBlock(Lenient):
     content: TextOrParts | None = None
 
 
-# Blocks of an earlier reply of another model: thoughts, and tools that its server ran
-LEFT_OUT = re.compile("(redacted_)?thinking|(server|mcp)_tool_use|[a-z_]+_tool_result")
+# Blocks of an earlier reply of another model: thoughts, and tools that its server ran or was to add, and their files
+LEFT_OUT = re.compile("(redacted_)?thinking|(server|mcp)_tool_use|[a-z_]+_tool_result|tool_addition|container_upload")
 # Tags of `Block` by type; `errors.py` knows the members of a union by their capitals
 KINDS: Mapping[str, str] = {"text": "Text", "tool_use": "Call", "tool_result": "Result"}
 Block = Annotated[

@@ -41,7 +41,7 @@ class Function(NamedFunction):
 
 
 class Tool(Lenient):
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: Function
     strict: bool | None = None  # as that of the function
 
@@ -58,7 +58,7 @@ class FunctionName(Lenient):
 class NamedTool(Lenient):
     """The choice of one function, which is then called once. Chats send `function.name`, responses `name`."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionName | None = None
     name: str | None = None
 
@@ -123,6 +123,19 @@ class Message(Lenient):
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _thoughts_apart(cls, sent: Any) -> Any:
+        """Mistral's replies have their thoughts in parts of the content, of which each has parts of text."""
+        content = sent.get("content") if isinstance(sent, dict) else None
+        if not isinstance(content, list) or not any(kind_of(part) == "thinking" for part in content):
+            return sent
+        thoughts = [part.get("thinking") for part in content if kind_of(part) == "thinking"]
+        parts = [part for each in thoughts if isinstance(each, list) for part in each if isinstance(part, dict)]
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        kept = [part for part in content if kind_of(part) != "thinking"]
+        return {THOUGHT: "\n".join(texts), **sent, "content": kept}
+
     @model_validator(mode="after")
     def _require_content(self) -> Self:
         if self.tool_calls and self.role != "assistant":
@@ -154,6 +167,8 @@ def _named_alone(choice: Any) -> Any:
 
 def _kind_of_choice(choice: Any) -> str | None:
     kinds = {"function": "NamedTool", "allowed_tools": "AllowedTools"}
+    if isinstance(choice, dict) and "type" not in choice and "function" in choice:
+        return "NamedTool"
     return "Mode" if isinstance(choice, str) else kinds.get(kind_of(choice))
 
 
