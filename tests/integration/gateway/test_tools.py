@@ -177,7 +177,6 @@ async def test_clients_may_leave_out_or_null_the_empty_parts_of_a_conversation(
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
         ({"tools": [{"type": "custom", "custom": {"name": "a"}}], "tool_choice": "required"}, "tool_choice",
          "needs functions in tools"),
-        ({"tools": [{"function": {"name": "a"}}]}, "tools[0].type", "is required"),
         ({"tools": [tool("a b")]}, "tools[0].function.name", "must match ^[A-Za-z0-9_.-]"),
         ({"tools": [ADD, ADD]}, "tools", "two functions with the name 'add'"),
         ({"tools": [ADD] * 129}, "tools", "at most 128"),
