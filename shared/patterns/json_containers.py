@@ -1,6 +1,6 @@
 """JSON's arrays and objects as parts of texts, from their own parts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from shared.patterns.json_numbers import ANY_NUMBER
@@ -46,15 +46,19 @@ def _listed(item: FormPart, least: int, most: int | None) -> FormPart:
     return listed(item, Literal(","), SPACE, least, most)
 
 
-def members_of(members: Sequence[Member], least: int = 0, most: int | None = None) -> FormPart:
-    """`least` to `most` of the members in their order, with commas between them."""
+def members_of(
+    members: Sequence[Member], least: int = 0, most: int | None = None, pairs: Iterable[tuple[int, int]] = ()
+) -> FormPart:
+    """`least` to `most` of the members in their order, with commas between them. `pairs`: as `Listed` has them."""
     needed = frozenset(at for at, (_, is_required) in enumerate(members) if is_required)
-    return Listed(tuple(member for member, _ in members), COMMA, needed, least, most)
+    return Listed(tuple(member for member, _ in members), COMMA, needed, least, most, tuple(pairs))
 
 
-def object_with(members: Sequence[Member], least: int = 0, most: int | None = None) -> FormPart:
-    """An object of `least` to `most` of these members."""
-    return JoinedParts((Literal("{"), members_of(members, least, most), Literal("}")))
+def object_with(
+    members: Sequence[Member], least: int = 0, most: int | None = None, pairs: Iterable[tuple[int, int]] = ()
+) -> FormPart:
+    """An object of `least` to `most` of these members. `pairs`: as `Listed` has them."""
+    return JoinedParts((Literal("{"), members_of(members, least, most, pairs), Literal("}")))
 
 
 def member(name: str, value: FormPart) -> FormPart:

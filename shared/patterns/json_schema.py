@@ -105,7 +105,7 @@ class _Converter(ObjectConverter):
         combining = next((name for name in ("allOf", "anyOf", "oneOf") if name in schema), None)
         if combining is not None:
             return self._combined(schema, combining, field, depths)
-        narrow = narrowed(schema, field)
+        narrow = narrowed(schema, field, self._left_out)
         return self._values(schema, field, depths) if narrow is schema else self.convert(narrow, field, depths)
 
     def _values(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:

@@ -1,5 +1,6 @@
 """The parts that texts are made of. Each adds its states to a network; `part_automaton.py` makes an automaton of it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -203,36 +204,41 @@ class Looped:
         return end
 
 
+_Before = tuple[int, frozenset[tuple[int, bool]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Listed(Parts):
-    """`least` to `most` of the parts, in their order, with `separator` between them; those of `needed` always."""
+    """`least` to `most` of the parts, in their order, with `separator` between them; those of `needed` always, and the
+    first one of each pair of `pairs` only beside the second one."""
 
     separator: FormPart
     needed: frozenset[int]
     least: int = 0
     most: int | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def build(self, network: Network, start: int) -> int:
         most = self.most if self.most is not None and self.most < len(self.parts) else None
         highest = max(self.least, 1) if most is None else most  # more parts than this count as this many
-        states = {0: start}  # by the number of parts before
+        # By the number of parts before, and the later parts that these demand (True) or exclude
+        states: dict[_Before, int] = {(0, frozenset()): start}
         for at, part in enumerate(self.parts):
-            before: dict[int, int] = {}  # the state before the part, by the number with it
-            for count, state in states.items():
-                after = min(count + 1, highest) if most is None else count + 1
-                if after > highest:
-                    continue
-                if after not in before:
-                    before[after] = network.add()
-                network.empty[self.separator.build(network, state) if count else state].append(before[after])
-            skipped = {} if at in self.needed else states
-            states = {count: network.add() for count in sorted({*before, *skipped})}
-            for count, state in skipped.items():
-                network.empty[state].append(states[count])
-            for count, state in before.items():
-                network.empty[part.build(network, state)].append(states[count])
+            demanded = {(other, True) for one, other in self.pairs if one == at < other}
+            excluded = {(one, False) for one, other in self.pairs if other == at < one}
+            begins, after = defaultdict[_Before, int](network.add), defaultdict[_Before, int](network.add)
+            for (count, rules), state in states.items():
+                rest = rules - {(at, True), (at, False)}
+                if (at, False) not in rules and (most is None or count < most):
+                    begin = begins[min(count + 1, highest), rest | demanded]
+                    network.empty[self.separator.build(network, state) if count else state].append(begin)
+                if at not in self.needed and (at, True) not in rules:
+                    network.empty[state].append(after[count, rest | excluded])
+            for key, begin in begins.items():  # of the states before the part, each by what holds after it
+                network.empty[part.build(network, begin)].append(after[key])
+            states = after
         end = network.add()
-        for count, state in states.items():
+        for (count, _), state in states.items():
             if count >= self.least:
                 network.empty[state].append(end)
         return end

@@ -41,9 +41,10 @@ def assertions_of(schema: Mapping[str, Any], field: str) -> dict[str, Any]:
         wanted, accepted = ACCEPTED.get(name, (object, ""))
         if not isinstance(value, wanted) or (value == [] and accepted == "a list of schemas"):
             raise BadInput(f"{name} must be {accepted}, got {value!r}", field)
-    for name in ("required", "type"):
-        if not all(isinstance(each, str) for each in found.get(name, [])):
-            raise BadInput(f"{name} must be a list of strings, got {found[name]!r}", field)
+    named = [(name, found.get(name, [])) for name in ("required", "type")]
+    for name, names in (*named, *found.get("dependentRequired", {}).items()):
+        if not all(isinstance(each, str) for each in names):
+            raise BadInput(f"{name} must be a list of strings, got {names!r}", field)
     if (values := listed_values(found)) is not None:
         found["enum"] = values
         found.pop("const", None)
@@ -65,6 +66,11 @@ def _of_present_draft(found: dict[str, Any]) -> dict[str, Any]:
         if "additionalItems" in found:
             found["items"] = found["additionalItems"]
     found.pop("additionalItems", None)
+    if isinstance(needs := found.get("dependencies"), Mapping):
+        lists = {name: need for name, need in needs.items() if isinstance(need, list)}
+        schemas = {name: need for name, need in needs.items() if name not in lists}
+        found["allOf"] = [*found.get("allOf", []), {"dependentRequired": lists, "dependentSchemas": schemas}]
+        del found["dependencies"]
     if "contains" in found:
         found.setdefault("minContains", 1)
     if isinstance(found.get("required"), bool):

@@ -197,6 +197,9 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     "properties": _properties,
     "patternProperties": _properties,
     "dependentSchemas": _properties,
+    "dependentRequired": lambda one, other: {
+        name: [*one.get(name, []), *other.get(name, [])] for name in {**one, **other}
+    },
     "enum": common_values,
     "type": _common_types,
     "anyOf": lambda one, other: (

@@ -1,7 +1,7 @@
 """Rewrites the keywords of a JSON schema that a pattern cannot express.
 
 The rewritten schema accepts fewer values, and each of them is valid under the original. The items for `contains` come
-first, and an object has no optional property on which others depend.
+first.
 """
 
 import re
@@ -15,15 +15,17 @@ from shared.patterns.schema_merging import TYPES, Schema, is_of, listed_types, w
 
 UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
 MAX_CONTAINED = 50  # items that an array must contain
+MAX_COPIES = 200  # of an object's properties: each schema of dependentSchemas doubles them
 
 
-def narrowed(schema: dict[str, Any], field: str) -> Any:
-    """The schema without the keywords of _RULES; the same object if it has none. Raises: BadInput naming the field."""
+def narrowed(schema: dict[str, Any], field: str, left_out: list[str]) -> Any:
+    """The schema without the keywords of _RULES; the same object if it has none. `left_out` gets the fields of
+    properties that are left out. Raises: BadInput naming the field."""
     found: Any = schema
     for names, narrow in _RULES:
         if isinstance(found, Mapping) and not found.keys().isdisjoint(names):
             rest = {name: value for name, value in found.items() if name not in names}
-            found = narrow(found, rest, field)
+            found = narrow(found, rest, field, left_out)
     return found
 
 
@@ -42,7 +44,7 @@ def in_own_scope(part: Any, field: str) -> Any:
     return _unevaluated(part, rest)
 
 
-def _not(schema: Schema, rest: dict[str, Any], field: str) -> Any:
+def _not(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
     return {"allOf": [rest, _outside(schema["not"], rest, field)]}
 
 
@@ -117,21 +119,26 @@ def _other_values(values: list[Any], rest: Schema) -> Any:
     return {"anyOf": found} if found else False
 
 
-def _with_dependencies(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
-    """Without the optional properties on which others depend."""
-    needed = {**schema.get("dependentRequired", {}), **schema.get("dependentSchemas", {})}
-    needed.update(schema.get("dependencies", {}))
-    required, extra = list(rest.get("required", [])), list[Any]()
-    for name in required:  # to which the loop appends
-        need = needed.get(name, [])
-        if isinstance(need, list):
-            required += [each for each in need if each not in required]
+def _with_dependencies(schema: Schema, rest: dict[str, Any], field: str, left_out: list[str]) -> Any:
+    """The schema for each property as a choice: with this property, or without it."""
+    dependent = schema["dependentSchemas"]
+    parts: list[Any] = [rest]
+    copies = 2 * len({*rest.get("properties", {}), *dependent})
+    for name, part in dependent.items():
+        without, own = {"properties": {name: False}}, {"required": [name]}
+        if name in rest.get("required", []):
+            parts.append(part)
+        elif isinstance(part, bool):
+            parts.append(part or without)
+        elif [*assertions_of(part, field)] == ["required"]:
+            parts.append({"dependentRequired": {name: part["required"]}})
+        elif copies <= MAX_COPIES:
+            parts.append({"anyOf": [without, {"allOf": [own, part]}]})
+            copies *= 2
         else:
-            extra.append(need)
-    absent = {name: False for name in needed if name not in required}
-    properties = {**rest.get("properties", {}), **absent}
-    found = {**rest, "type": rest.get("type", "object"), "properties": properties, "required": required}
-    return {"allOf": [found, *extra]} if extra else found
+            parts.append(without)
+            left_out.append(f"{field}.{name}")
+    return {"allOf": parts}
 
 
 def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
@@ -142,7 +149,7 @@ def _unevaluated(schema: Schema, rest: dict[str, Any], *_: object) -> Any:
     return rest
 
 
-def _contains(schema: Schema, rest: dict[str, Any], field: str) -> Any:
+def _contains(schema: Schema, rest: dict[str, Any], field: str, *_: object) -> Any:
     """Have the first items match `contains`."""
     if "contains" not in schema:
         return rest
@@ -164,9 +171,9 @@ def _contains(schema: Schema, rest: dict[str, Any], field: str) -> Any:
     return {"type": "array", **rest} if most is None or least <= most else False
 
 
-_RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str], Any]]] = [
+_RULES: list[tuple[tuple[str, ...], Callable[[Schema, dict[str, Any], str, list[str]], Any]]] = [
     (("not",), _not),
     (tuple(UNEVALUATED), _unevaluated),
     (("contains", "minContains", "maxContains"), _contains),
-    (("dependencies", "dependentRequired", "dependentSchemas"), _with_dependencies),
+    (("dependentSchemas",), _with_dependencies),
 ]

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -23,6 +23,8 @@ MAX_DEPTH = 3  # of a reference within itself
 MAX_PATTERNS = 100  # that a schema has or needs
 MAX_TRIED = 20_000  # beginnings of keys
 MAX_FURTHER = 50  # properties that are required by their number alone
+MAX_NEEDED = 6  # properties that others need and the schema does not describe
+MAX_PAIRS, MAX_COPIED = 100, 4_000  # of a property and one that it needs, and states that these take more
 OTHERS = "additionalProperties"
 Depths = Mapping[str, int]  # of each reference around a part, its levels
 
@@ -83,14 +85,19 @@ class ObjectConverter(ABC):
             raise TooLarge(f"the schema has or needs more than {MAX_PATTERNS} patterns", field)
 
     def _object(self, schema: Schema, field: str, depths: Depths) -> FormPart | None:
-        named = dict.fromkeys([*schema.get("properties", {}), *schema.get("required", [])])
-        required = set(schema.get("required", []))
+        needs, always = schema.get("dependentRequired", {}), [*schema.get("required", [])]
+        for name in always:  # to which the loop appends
+            always += [each for each in needs.get(name, []) if each not in always]
+        named, required = dict.fromkeys([*schema.get("properties", {}), *always]), set(always)
+        further = [each for name in named for each in needs.get(name, []) if each not in named]
+        named |= dict.fromkeys(further[:MAX_NEEDED])
         least, most = limits(schema, "Properties", field)
-        if not named and least < 2 and (found := self._of_keys(schema, least, most, field, depths)) is not None:
+        taken = {*named, *needs}
+        if not taken and least < 2 and (found := self._of_keys(schema, least, most, field, depths)) is not None:
             return found
         key = self._key(schema, field, depths)
         allowed = automaton_of(key) if key not in {None, KEY} else None
-        members: list[Member] = []
+        values: dict[str, FormPart] = {}
         for name in named:
             value = None
             if key is not None and (allowed is None or allowed.accepts(json.dumps(name, ensure_ascii=False))):
@@ -100,11 +107,32 @@ class ObjectConverter(ABC):
                 self._without_value = self._without_value or f"{field}.{name}"
                 return None
             if value is not None:
-                members.append((member(name, value), name in required))
-        members += self._further(schema, named, least - len(members), field, depths)
+                values[name] = member(name, value)
+        pairs = self._pairs(values, {name: needs[name] for name in needs if name not in required}, field)
+        members = [(value, name in required) for name, value in values.items()]
+        members += self._further(schema, taken, least - len(members), field, depths)
         if least > len(members) or (most is not None and most < len(required)):
             return None
-        return object_with(members, least, most)
+        return object_with(members, least, most, pairs)
+
+    def _pairs(
+        self, values: dict[str, FormPart], needs: Mapping[str, Sequence[str]], field: str
+    ) -> list[tuple[int, int]]:
+        """The places of optional members and of those that each needs. Removes and notes a member whose needs have no
+        value, or would take too many states."""
+        sizes, pairs = {name: part.size for name, part in values.items()}, list[tuple[str, str]]()
+        for name in filter(sizes.__contains__, needs):
+            more = [*pairs, *((name, each) for each in needs[name] if each in sizes)]
+            if len(more) <= MAX_PAIRS and _copied(sizes, more) <= MAX_COPIED:
+                pairs = more
+            else:
+                del values[name]
+        while lacking := [name for name in values if not values.keys() >= {*needs.get(name, ())}]:
+            for name in lacking:
+                del values[name]
+        self._left_out += [f"{field}.{name}" for name in sizes if name not in values]
+        places = {name: at for at, name in enumerate(values)}
+        return [(places[name], places[each]) for name, each in pairs if name in places]
 
     def _property(self, schema: Schema, name: str, field: str) -> Any:
         """The schema of a property that an object schema names or requires."""
@@ -169,6 +197,14 @@ class ObjectConverter(ABC):
                 yield Compiled(alone), values[pattern], f"patternProperties.{pattern}"
         if (alone := _outside(whole, patterns.values())) is not None:
             yield Compiled(alone), schema.get(OTHERS, True), OTHERS
+
+
+def _copied(sizes: Mapping[str, int], pairs: Iterable[tuple[str, str]]) -> int:
+    """About the number of states that `Listed` needs for pairs of members, beside those of the members."""
+    places = {name: at for at, name in enumerate(sizes)}
+    spans = [sorted((places[one], places[other])) for one, other in pairs]
+    awaited = (len({last for first, last in spans if first < at < last}) for at in range(len(sizes)))
+    return sum(size * (2**count - 1) for size, count in zip(sizes.values(), awaited, strict=True))
 
 
 def _outside(found: PatternAutomaton | None, others: Iterable[PatternAutomaton]) -> PatternAutomaton | None:

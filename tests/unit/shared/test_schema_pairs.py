@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -86,6 +87,24 @@ ANY_OF_TWO = [  # ways that break one rule of several
     {"anyOf": [{"not": {"anyOf": [{"required": ["a"]}], "required": ["b"]}}, {"required": ["c"]}]},
     {"anyOf": [{"required": ["a"]}, False]},
 ]
+LIMITS = {name: {"type": "integer"} for name in ("swap", "memory")}  # as Docker Compose has them
+CARD = {  # as React forms and PHP builders of schemas have it
+    "properties": {"card": {"type": "number"}},
+    "dependencies": {"card": {"properties": {"name": {"type": "string"}}, "required": ["name"]}},
+}
+HAS_PETS = {
+    "properties": {"pets": {"enum": ["No", "Yes"]}},
+    "dependencies": {
+        "pets": {
+            "oneOf": [
+                {"properties": {"pets": {"enum": ["No"]}}},
+                {"properties": {"pets": {"enum": ["Yes"]}, "age": {"type": "number"}}, "required": ["age"]},
+            ]
+        }
+    },
+}
+NEEDS = [{"dependentRequired": {"a": [name]}} for name in "bc"]
+NAMES = st.sampled_from("abcde")
 KINDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "string": STRINGS,
     "number": NUMBERS,
@@ -130,6 +149,28 @@ def test_no_text_breaks_a_rule_of_its_schema(data: st.DataObject, kind: str, apa
     schema: Any = {"allOf": parts} if apart else {name: value for part in parts for name, value in part.items()}
     with suppress(BadInput):  # refused
         check(schema)
+
+
+@settings(max_examples=30)
+@given(
+    needs=st.dictionaries(NAMES, st.lists(NAMES, max_size=2, unique=True), max_size=4),
+    keyword=st.sampled_from(("dependentRequired", "dependencies", "dependentSchemas")),
+    required=st.lists(NAMES, max_size=1),
+    bounds=st.sampled_from(({}, {"minProperties": 2}, {"maxProperties": 3})),
+)
+def test_an_object_has_the_properties_on_which_others_depend(
+    needs: dict[str, list[str]], keyword: str, required: list[str], bounds: dict[str, int]
+) -> None:
+    excluded = {name: {"properties": dict.fromkeys(each, False)} for name, each in needs.items()}
+    rules = {keyword: excluded if keyword == "dependentSchemas" else needs, "required": required, **bounds}
+    schema = {"type": "object", "properties": {name: {"type": "null"} for name in "abcde"}, **rules}
+    validator = jsonschema_rs.validator_for(schema)
+    values = [dict.fromkeys(names) for size in range(6) for names in combinations("abcde", size)]
+    accepted: list[dict[str, None]] = []
+    with suppress(BadInput):  # no object is valid
+        automaton = automaton_of(schema_part(schema))
+        accepted = [value for value in values if automaton.accepts(json.dumps(value))]
+    assert accepted == [value for value in values if validator.is_valid(value)]
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written.get("name"))
@@ -237,6 +278,10 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"patternProperties": {"^/": {"const": 1}}, **TWO}, ['{"/":1,"/ ":1}'], [r'{"/":1,"\/":1}', '{"/":1}']),
         ({"patternProperties": {"^x": False}, "minProperties": 1}, ['{"key1":1}'], ["{}", '{"x":1}']),
         ({"dependentRequired": {"key1": ["b"]}, **TWO, OTHERS: {}}, ['{"key2":1,"key3":1}'], ['{"key1":1,"key2":1}']),
+        ({"properties": LIMITS, "dependencies": {"swap": ["memory"]}}, ['{"swap":2,"memory":1}', "{}"], ['{"swap":2}']),
+        (CARD, ['{"card":1,"name":"a"}', "{}"], ['{"card":1}']),
+        (HAS_PETS, ['{"pets":"No"}', '{"pets":"Yes","age":2}', "{}"], ['{"pets":"Yes"}']),
+        ({"properties": {"a": True}, "allOf": NEEDS}, ['{"a":1,"b":1,"c":1}', "{}"], ['{"a":1,"b":1}']),
         (
             {"$schema": "http://json-schema.org/draft-07/schema#", **SIBLINGS, "definitions": SIBLINGS["$defs"]},
             ["1"],
@@ -276,6 +321,20 @@ def test_a_part_that_is_left_out_is_named() -> None:
     parts = {"a": {"anyOf": [{"type": "null"}, {"pattern": "a(?<=b)"}]}, "b": without_value}
     schema_part({"properties": parts}, "tool", left_out)
     assert left_out == ["tool.a.anyOf[1]"], "a part without a value is not missed"
+
+
+@pytest.mark.parametrize("keyword", ["dependentRequired", "dependentSchemas"])
+def test_a_property_is_named_whose_dependencies_take_too_many_states(keyword: str) -> None:
+    names = [f"{letter}{i}" for letter in "ab" for i in range(20)]
+    needs: dict[str, Any] = {f"a{i}": [f"b{i}"] for i in range(20)}
+    if keyword == "dependentSchemas":
+        needs = {name: {"required": need, "minProperties": 2} for name, need in needs.items()}
+    left_out: list[str] = []
+    schema = {"properties": {name: {"type": "null"} for name in names}, keyword: needs}
+    automaton = automaton_of(schema_part(schema, left_out=left_out))
+    assert automaton.accepts('{"a0":null,"b0":null}')
+    assert "schema.a10" in left_out
+    assert not automaton.accepts('{"a10":null,"b10":null}')
 
 
 @pytest.mark.parametrize("count", [60, 120])
