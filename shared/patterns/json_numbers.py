@@ -6,8 +6,10 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from shared.errors import BadInput
-from shared.patterns.byte_automaton import merged
+from shared.patterns.byte_automaton import BYTES, PatternAutomaton, merged, product
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import NOTHING, Characters, Compiled, FormPart, JoinedParts, Literal, RepeatedPart, either
 from shared.patterns.regex import read_regex
@@ -18,6 +20,7 @@ LARGEST = 10**DIGITS - 1
 HUGE = 10**115  # above each number with DIGITS digits and an exponent of two digits
 BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}  # -1: lower bounds
 MAX_MULTIPLES = 1_000
+MAX_REMAINDERS, MAX_MERGED = 1_000, 100  # of a step, before and after those with the same continuations are merged
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]{0,14})"
 ANY_NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
 
@@ -65,16 +68,40 @@ def number(schema: Mapping[str, Any], field: str, decimals: int = DIGITS) -> For
 
 
 def _multiples(first: int, last: int, step: Decimal, decimals: int, field: str) -> FormPart:
-    """The first MAX_MULTIPLES multiples from `first`, or from 0 if there is no lower bound and 0 is in the range, in
-    units of the last decimal. Of fractions, only those that are multiples also by the arithmetic of floating point."""
+    """The multiples from `first` to `last`, in units of the last decimal, with at most DIGITS digits. Of a step with
+    many remainders: the first MAX_MULTIPLES from `first`, or from 0 if there is no lower bound and 0 is in the range.
+    All are exact; arithmetic of floating point, by which 19.99 is no multiple of 0.01, refuses some fractions."""
     step_in_units = int(step * 10**decimals)
+    low, high = max(first, -LARGEST), min(last, LARGEST)
+    if low <= high and step_in_units * (decimals + 1) <= MAX_REMAINDERS:
+        remainders = _remainders(step_in_units, decimals)
+        if len(remainders.accepting) <= MAX_MERGED:
+            in_range = automaton_of(_between(low, high, decimals))
+            if (multiples := product(in_range, remainders)) is not None:
+                return Compiled(merged(multiples))
     is_open = first <= -LARGEST * 10**decimals and last >= 0  # no lower bound
     low = 0 if is_open else -(-first // step_in_units) * step_in_units
     found = [_written(each, decimals) for each in range(low, last + 1, step_in_units)[:MAX_MULTIPLES]]
+    # Beyond DIGITS digits a parser may round to a number that is no multiple
     found = [each for each in found if not decimals or (float(each) / float(step)).is_integer()]
     if not found:
         raise NoValue(f"no multiple of {step} is within the bounds", field)
     return either([Literal(each) for each in found])
+
+
+@lru_cache(64)
+def _remainders(step: int, decimals: int) -> PatternAutomaton:
+    """The multiples of a step, in units of the last decimal, among texts that are numbers: by the digits after the
+    point, none yet or one more than their number, a state for each remainder of the digits so far."""
+    rest, phases = np.arange(step), decimals + 2
+    next_state = np.full((phases, step, BYTES), -1, np.int32)
+    next_state[0, :, ord("-")], next_state[0, :, ord(".")] = rest, step + rest
+    for phase, after in ((0, 0), *((each, each + 1) for each in range(1, phases - 1))):
+        for digit in range(10):
+            next_state[phase, :, ord("0") + digit] = after * step + (10 * rest + digit) % step
+    missing = [10**decimals, *(10**each for each in range(decimals, -1, -1))]
+    accepting = np.array([rest * (scale % step) % step == 0 for scale in missing])
+    return merged(PatternAutomaton.plain(next_state.reshape(-1, BYTES), accepting.ravel()))
 
 
 def _written(value: int, decimals: int) -> str:
