@@ -75,6 +75,8 @@ def without(codes: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...
     return tuple(found)
 
 
+# The characters of a JSON string: no control characters but those with a short escape
+JSON_CODES: Codes = without(ALL, ((0, 7), (11, 11), (14, 31), (127, 127)))
 # By letter, the characters that are in it in ECMAScript, Python and Rust, and those that may be in it in one of them
 _LOWER: Mapping[str, tuple[Codes, Codes]] = {
     "d": (DIGITS, (*DIGITS, WIDE)),

@@ -17,6 +17,7 @@ from shared.patterns.compile_budget import SMALL, Budget, BudgetExceeded, limite
 from shared.patterns.json_schema import choice_part, object_part, schema_part, schema_parts
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.schema_keywords import ASSERTIONS, TYPE_OF
+from shared.patterns.string_formats import FORMATS
 from tests.support.pattern_texts import draw_text
 
 NESTED = {  # each part has the next one twice
@@ -52,10 +53,7 @@ REFUSED: list[tuple[Any, str]] = [
         {"type": "string", "pattern": "^abc", "maxLength": 2},
         "no text is written that has pattern '^abc' and maxLength 2",
     ),
-    (
-        {"type": "string", "format": "date", "pattern": "^a"},
-        "no text is written that has pattern '^a' and format 'date'",
-    ),
+    ({"type": "string", "format": "date", "maxLength": 9}, "no text is written that has format 'date' and maxLength 9"),
     ({"type": "string", "minLength": 5, "maxLength": 2}, "minLength 5 is above the maximum 2"),
     ({"type": "array", "minItems": 5, "maxItems": 1}, "is above the maximum"),
     ({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2, "maxProperties": 1}, "is above the max"),
@@ -225,19 +223,56 @@ def test_a_schema_that_takes_seconds_exceeds_the_budget_of_small_ones(schema: An
         schema_part(schema)
 
 
+URIS = (  # of configurations, from the documents of their services
+    "https://example.com?x=1 http://redis:6379 file:///etc/hosts s3://bucket/key postgresql://user:p%40w@db-1:54321/a "
+    "mailto:a@b.de urn:isbn:123 git+ssh://git@github.com/o/r.git data:text/plain;base64,SGk= http://[::1]:80/ "
+    "jdbc:mysql://db:3306/a https://a-b-c.org/x/%C3%A9?q=a+b&n=1#top magnet:?xt=urn:btih:c12f tel:+49-30 "
+    "unix:///var/run/docker.sock mongodb+srv://u:p@a.b.mongodb.net/?w=1 https://xn--mnchen-3ya.de/"
+)
+PATHS = "/ /users/1?all ./output2 output/x.json ../a #top ?page=2 //cdn.example.com/a.js a.b.c:d"
+IPS = "::1 :: 2001:db8::8a2e:370:7334 FE80:: 1:2:3:4:5:6:7:8 ::ffff:192.0.2.1"
+EMAILS = "Ann.O'Neil+a@Example.org user@localhost _x@a.b.c.d.co.uk"
+HOSTS = "localhost my-host a.b.c.d.e.f.com db-1.prod.eu-west-1.compute.internal.example.com Web01 10.0.0.1"
+REGEXES = (
+    r"^[a-z]+$ \d{4} ^\S+@\S+\.\w{2,}$ ^(?:true|false)$ ^[A-Z][A-Za-z0-9_.-]*$ ^v?\d+\.\d+(\.\d+)?$ .*\.log\.\d{1,3} "
+    r"^#([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$ ^[^/\\]+/[^\]]+$ ^[!-~]{8,64}$ a|\bb\b|c*? ^[a-z0-9]+(?:-[a-z0-9]+)*$"
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "texts"),
+    ("name", "texts", "others"),
     [
-        ("uri", ["https://example.com/", "http://localhost:8000", "https://a-b-c.org/x/%C3%A9?q=a+b&n=1#top"]),
-        ("uri-reference", ["/", "/users/1?all", "https://example.com/a/"]),
-        ("duration", ["P3D", "PT30M", "P1Y2M3DT4H5M6S", "P2W", "PT0S"]),
-        ("ipv6", ["::1", "::", "2001:db8::8a2e:370:7334", "fe80::", "1:2:3:4:5:6:7:8"]),
-        ("hostname", ["my-old-site.example.com"]),
+        ("uri", URIS, "https:///a https:/a http://:80 note: /a a_b:c http://a:123456 http://[1 a:%4"),
+        ("uri-reference", f"{URIS} {PATHS}", "1:b %4 http:a"),
+        ("uri-template", "/users/{id} {+path}/here {?q,lang*} /a{/var:3}/%20x https://api.x.org/{v}/a", "{ /{a-b} {}"),
+        ("hostname", HOSTS, "a_b -a a- a..b xn--a " + "a" * 64),
+        ("email", EMAILS, "a @b a@b- .a@b a@b@c"),
+        ("regex", REGEXES, r"( [ * a** \ a{3,2} [z-a] (?i)a (a \p [a-\d] ^* [[a]]"),
+        ("uuid", "2EB8AA08-AA98-11EA-B4AA-73B441D16380 2eb8aa08-aa98-11ea-b4aa-73b441d16380", "2eb8aa08"),
+        ("duration", "P3D PT30M P1Y2M3DT4H5M6S P2W PT0S PT86400S", "P PT 3D P1D2Y"),
+        ("date-time", "2024-02-29T12:00:00.123456789Z 1999-12-31T23:59:59+01:00", "2024-02-30T12:00:00Z 2024-01-01"),
+        ("json-pointer", '/a/b~1c /ü"\\/0 /~0/-', "a /~2"),
+        ("relative-json-pointer", "0 1/a 12#", "01 /a -1"),
+        ("ipv6", IPS, "1::2::3 ::ffff:192.0.2.256 12345::"),
     ],
 )
-def test_a_format_has_its_common_spellings(name: str, texts: list[str]) -> None:
+def test_a_format_has_its_common_spellings(name: str, texts: str, others: str) -> None:
     automaton = automaton_of(schema_part({"type": "string", "format": name}))
-    assert [text for text in texts if automaton.accepts(json.dumps(text))] == texts
+    assert [text for text in texts.split() if not automaton.accepts(json.dumps(text, ensure_ascii=False))] == []
+    assert [text for text in others.split() if automaton.accepts(json.dumps(text))] == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_text_breaks_its_format(name: str) -> None:
+    automaton, random = automaton_of(schema_part({"format": name})), Random(0)
+    drafts = [f"{head}/schema" for head in ("https://json-schema.org/draft/2020-12", "http://json-schema.org/draft-07")]
+    validators = [
+        jsonschema_rs.validator_for({"$schema": draft, "format": name}, validate_formats=True) for draft in drafts
+    ]
+    values = [json.loads(draw_text(automaton, random)) for _ in range(100)]
+    assert [value for value in values if not all(each.is_valid(value) for each in validators)] == []
+    for value in values if name == "regex" else ():
+        re.compile(value)
 
 
 def test_no_space_of_python_or_ecmascript_is_another_character() -> None:
