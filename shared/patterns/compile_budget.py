@@ -22,9 +22,11 @@ class BudgetExceeded(TooLarge):
 
 @dataclass(slots=True)
 class Budget:
-    """Steps of the automata, about 8 µs each."""
+    """Steps of the automata, about 8 µs each, and states of lists whose items have counters."""
 
     steps: int
+    list_states: int = 5_000
+    may_cut: bool = True  # whether strings in lists may be shorter, for more items
 
     def spend(self, steps: int) -> None:
         """Raises: BudgetExceeded if it is more than what is left."""
@@ -40,11 +42,11 @@ _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 @contextmanager
-def limited_to(budget: Budget) -> Iterator[None]:
-    """All that is compiled within the block shares a copy of this budget."""
-    token = _current.set(replace(budget))
+def limited_to(budget: Budget) -> Iterator[Budget]:
+    """All that is compiled within the block shares a copy of this budget, which it gets."""
+    token = _current.set(own := replace(budget))
     try:
-        yield
+        yield own
     finally:
         _current.reset(token)
 

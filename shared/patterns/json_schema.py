@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from shared.errors import BadInput
-from shared.patterns.compile_budget import TooLarge
+from shared.patterns.compile_budget import TooLarge, current_budget
 from shared.patterns.json_containers import (
     ANY_DEPTH,
     BOOLEAN,
@@ -197,10 +197,17 @@ class _Converter(ObjectConverter):
             first, most = first[:cut], cut if most is None else min(cut, most)
         head = [item for item in first if item is not None][:most]
         least = max(least, len(head))  # fewer are possible too, but never needed
+        budget = current_budget()
+        kept = budget.list_states * 3 // 4 if most is not None else 0  # lists within the items share the rest
+        budget.list_states -= kept
         item = self.convert(schema.get("items", True), f"{field}.items", depths) if most != len(head) else None
+        budget.list_states += kept
         if item is None and least > len(head):
             return None
-        return array_of(head, item, least - len(head), None if most is None else most - len(head))
+        further = least - len(head), None if most is None else most - len(head)
+        if item is not None and most != len(head):
+            return array_of(head, *self._fitted(item, *further, (f"{field}.maxItems", f"{field}.items"), len(head)))
+        return array_of(head, item, *further)
 
 
 def _types(schema: Schema, field: str) -> list[str]:

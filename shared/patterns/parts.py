@@ -12,7 +12,6 @@ from shared.patterns.characters import ESCAPES, MUST_ESCAPE, Range, encoded, wit
 from shared.patterns.network import Network
 
 UNROLLED = 512  # states of a bounded repetition, up to which each count has states of its own
-UNROLLED_COUNTERS = 2_000  # the same, of parts that have a counter themselves
 
 
 class FormPart(Protocol):
@@ -274,15 +273,12 @@ def has_counter(part: FormPart) -> bool:
 
 
 def listed(part: FormPart, mark: FormPart, gap: FormPart, least: int, most: int | None) -> FormPart:
-    """Parts with `mark` and `gap` between them; `most` is at least 1. A counter counts a large one; beside counters in
-    the part itself it is lowered to what states can count."""
+    """Parts with `mark` and `gap` between them; `most` is at least 1. A counter counts a large one, if the part itself
+    has none."""
     if not least:
         return RepeatedPart(listed(part, mark, gap, 1, most), 0, 1)
     before, size = JoinedParts((part, mark, gap)), part.size + mark.size + gap.size
-    is_counted = most is not None and has_counter(part)
-    if most is not None and is_counted:
-        most = max(least, min(most, UNROLLED_COUNTERS // size))
-    if most is not None and (is_counted or most * size <= UNROLLED):
+    if most is not None and (most * size <= UNROLLED or has_counter(part)):
         return JoinedParts((part, RepeatedPart(JoinedParts((mark, gap, part)), least - 1, most - 1)))
     loop = Looped(part, mark, gap, None if most is None else most - least)
     return JoinedParts((RepeatedPart(before, least - 1, least - 1), loop))

@@ -10,6 +10,7 @@ from typing import Any
 from shared.errors import BadInput
 from shared.patterns.byte_automaton import PatternAutomaton, product
 from shared.patterns.compile_budget import TooLarge
+from shared.patterns.counted_lists import fitted
 from shared.patterns.json_containers import COLON, KEY, Member, member, object_of, object_with
 from shared.patterns.json_strings import QUOTE, searched
 from shared.patterns.part_automaton import automaton_of
@@ -26,6 +27,7 @@ MAX_FURTHER = 50  # properties that are required by their number alone
 MAX_NEEDED = 6  # properties that others need and the schema does not describe
 MAX_PAIRS, MAX_COPIED = 100, 4_000  # of a property and one that it needs, and states that these take more
 OTHERS = "additionalProperties"
+_List = tuple[FormPart, int, int | None]  # an item, the fewest and the most of them
 Depths = Mapping[str, int]  # of each reference around a part, its levels
 
 
@@ -38,6 +40,16 @@ class ObjectConverter(ABC):
         self._patterns: set[str] = set()
         self._left_out = left_out
         self._without_value = ""  # the first required property without a possible value
+
+    def _fitted(self, item: FormPart, least: int, most: int | None, names: Sequence[str], before: int = 0) -> _List:
+        """A list that has few enough states. `names`: the fields of its largest number and of its items; `before`: how
+        many others are in the list."""
+        found = fitted(item, least, most)
+        if found.most is not None and found.most != most:
+            self._left_out.append(f"{names[0]}={before + found.most}")
+        if found.length is not None:
+            self._left_out.append(f"{names[1]}.maxLength={found.length}")
+        return found.item, least, found.most
 
     @abstractmethod
     def convert(self, schema: Any, field: str, depths: Depths) -> FormPart | None:
@@ -154,7 +166,8 @@ class ObjectConverter(ABC):
         ]
         if not members or most == 0:
             return None if least else object_with([])
-        return object_of(either(members), least, most)
+        names = f"{field}.maxProperties", f"{field}.{OTHERS}"
+        return object_of(*self._fitted(either(members), least, most, names))
 
     def _further(self, schema: Schema, named: Container[str], count: int, field: str, depths: Depths) -> list[Member]:
         """`count` members that the schema does not name, or as many as there are."""

@@ -11,7 +11,7 @@ import re
 import resource
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from shared.errors import BadInput
 from shared.messages.requests import MAX_PATTERN_LENGTH
 from shared.patterns.automaton import compile_pattern
 from shared.patterns.byte_automaton import WRITTEN, longest_text
-from shared.patterns.compile_budget import LARGE, SMALL, Budget, BudgetExceeded, limited_to
+from shared.patterns.compile_budget import LARGE, SMALL, Budget, BudgetExceeded, TooLarge, limited_to
 from shared.patterns.grammar import grammar_part
 from shared.patterns.json_schema import choice_part, object_part, schema_part
 from shared.patterns.part_automaton import automaton_of
@@ -164,18 +164,16 @@ def _large_form(form: Form | None, tools: ToolUse) -> TextForm:
 
 def _text_form(form: Form | None, tools: ToolUse, budget: Budget) -> TextForm:
     """Raises: BudgetExceeded; BadInput naming the wrong field."""
-    field, left_out = _field_of(form), list[str]()
+    field = _field_of(form)
     try:
-        with limited_to(budget):
-            made = form.make(left_out) if form is not None else None
-            if tools.tools:
-                made = tools.form(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
-            if not made:
-                return TextForm()
-            automaton = None if isinstance(made, str) else automaton_of(made)
-            pattern = str(made) if automaton is None else automaton.written()
-            _check_length(pattern, field)
-            automaton = automaton or compile_pattern(pattern)
+        try:
+            with limited_to(budget) as own:
+                return _compiled(form, tools)
+        except TooLarge as error:
+            if isinstance(error, BudgetExceeded) or own.list_states == budget.list_states:
+                raise
+        with limited_to(replace(budget, list_states=0, may_cut=False)):
+            return _compiled(form, tools)
     except BudgetExceeded:
         raise
     except BadInput as error:
@@ -184,6 +182,19 @@ def _text_form(form: Form | None, tools: ToolUse, budget: Budget) -> TextForm:
         raise BadInput(f"{field}: {error.message}", field) from None
     except RecursionError:
         raise BadInput(f"{field} is nested too deep", field) from None
+
+
+def _compiled(form: Form | None, tools: ToolUse) -> TextForm:
+    left_out = list[str]()
+    made = form.make(left_out) if form is not None else None
+    if tools.tools:
+        made = tools.form(Compiled(compile_pattern(made)) if isinstance(made, str) else made, left_out)
+    if not made:
+        return TextForm()
+    automaton = None if isinstance(made, str) else automaton_of(made)
+    pattern = str(made) if automaton is None else automaton.written()
+    _check_length(pattern, _field_of(form))
+    automaton = automaton or compile_pattern(pattern)
     max_bytes = longest_text(automaton)
     return TextForm(pattern, max_tokens=None if max_bytes is None else max_bytes + 1, left_out=left_out)
 
@@ -195,4 +206,4 @@ def _field_of(form: Form | None) -> str:
 def _check_length(pattern: str, field: str) -> None:
     if len(pattern) > MAX_PATTERN_LENGTH:
         message = f"{field}: the compiled form has {len(pattern)} characters; at most {MAX_PATTERN_LENGTH}"
-        raise BadInput(message, field)
+        raise TooLarge(message, field)

@@ -1,6 +1,7 @@
 """The plans of bodies: their outputs, and the forms of their texts."""
 
 import asyncio
+import json
 import tracemalloc
 from typing import Any
 
@@ -20,6 +21,7 @@ from shared.arrays import unpack_int32
 from shared.bus.codec import decode, encode
 from shared.errors import BadInput, TooLong
 from shared.messages.requests import Request
+from shared.patterns.automaton import compile_pattern
 from shared.pinned import FREE
 from shared.text import TextModel
 from tests.support.tiny_model import MAX_LENGTH, write_tiny_sdar
@@ -177,6 +179,17 @@ async def test_a_small_form_does_not_wait_for_large_ones_of_another_key() -> Non
     for task in large:
         task.cancel()
     await asyncio.gather(*large, return_exceptions=True)
+
+
+async def test_lists_have_fewer_states_beside_a_large_part() -> None:
+    lines = {"type": "array", "maxItems": 300, "items": {"type": "string", "minLength": 1, "maxLength": 400}}
+    codes = {"enum": [f"{n * 982_451_653 % 10**12:012}" for n in range(800)]}
+    schema = {"properties": {"lines": lines, "code": codes}, "required": ["lines", "code"]}
+    found = await FormCompiler().form_of([Form("guided_json", "schema", schema)], NO_TOOLS)
+    automaton = compile_pattern(found.pattern)
+    most = int(found.left_out[0].removeprefix("guided_json.lines.maxItems="))
+    assert automaton.accepts(json.dumps({"lines": ["a" * 400] * most, "code": codes["enum"][7]}))
+    assert most >= 40
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadInput
+from shared.patterns.compile_budget import LARGE, limited_to
 from shared.patterns.json_schema import schema_part
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.string_formats import FORMATS
@@ -325,6 +326,49 @@ def test_the_right_texts_are_accepted(schema: Any, accepted: list[str], refused:
     automaton = automaton_of(schema_part(schema))
     assert [text for text in accepted if not automaton.accepts(text)] == []
     assert [text for text in refused if automaton.accepts(text)] == []
+
+
+def list_of(item: Any, most: int, **rules: Any) -> dict[str, Any]:
+    return {"type": "array", "items": item, "maxItems": most, **rules}
+
+
+TEXT, WHOLE = {"type": "string", "maxLength": 500}, {"type": "integer"}
+ROW: dict[str, Any] = {"email": {"type": "string", "format": "email"}, "url": {"type": "string", "format": "uri"}}
+ROW |= {"name": {"type": "string", "maxLength": 100}}
+LINE: dict[str, Any] = {"sku": {"type": "string", "maxLength": 64}, "description": TEXT, "price": {"type": "number"}}
+LINE |= {"currency": {"type": "string", "pattern": "^[A-Z]{3}$"}, "date": {"type": "string", "format": "date"}}
+ROWS, LINES = ({"type": "object", "properties": each, "required": [*each]} for each in (ROW, LINE))
+ROWS_VALUE = {"email": "ab@example.com", "url": "https://example.com/", "name": "é" * 100}
+SHORT_VALUE = {"sku": "a" * 40, "description": "b" * 40, "price": 1.5, "currency": "EUR", "date": "2024-02-29"}
+LINES_VALUE = SHORT_VALUE | {"sku": "a" * 64, "description": "b" * 300}
+
+
+@pytest.mark.parametrize(
+    ("schema", "item", "left_out"),
+    [
+        (list_of(ROWS, 5), ROWS_VALUE, []),
+        (list_of(ROWS, 64, minItems=2), ROWS_VALUE, []),
+        (list_of(LINES, 10), LINES_VALUE, []),
+        (list_of(LINES, 100), LINES_VALUE, ["schema.items.maxLength"]),
+        (list_of(TEXT, 300), "a" * 500, []),
+        (list_of(TEXT, 2000), "a" * 500, ["schema.maxItems"]),
+        (list_of({"type": "string", "pattern": "^[a-z]+$", "maxLength": 3000}, 50), "a" * 3000, []),
+        (list_of(list_of(WHOLE, 1000), 64), [1] * 1000, []),
+        (list_of(list_of(LINES, 100), 5), [SHORT_VALUE] * 100, ["schema.items.items.maxLength", "schema.maxItems"]),
+    ],
+)
+def test_a_list_of_strings_with_a_length_has_many_items(schema: Any, item: Any, left_out: list[str]) -> None:
+    named: list[str] = []
+    with limited_to(LARGE):
+        automaton = automaton_of(schema_part(schema, left_out=named))
+    lowered = [int(each.rpartition("=")[2]) for each in named if each.startswith("schema.maxItems=")]
+    most = min([schema["maxItems"], *lowered])
+    assert [each.partition("=")[0] for each in named] == left_out
+    assert automaton.accepts(json.dumps([item] * most, ensure_ascii=False))
+    assert not automaton.accepts(json.dumps([item] * (most + 1), ensure_ascii=False))
+    validator, random = jsonschema_rs.validator_for(schema, validate_formats=True), Random(3)
+    for _ in range(3):
+        assert validator.is_valid(json.loads(draw_text(automaton, random)))
 
 
 def test_a_part_that_is_left_out_is_named() -> None:
