@@ -29,10 +29,11 @@ from shared.patterns.json_strings import constant, string
 from shared.patterns.part_automaton import automaton_of
 from shared.patterns.parts import Alternatives, FormPart, JoinedParts, Literal, any_of
 from shared.patterns.schema_keywords import TYPE_OF, UNSUPPORTED, as_key, assertions_of, limits
-from shared.patterns.schema_merging import TYPES, Schema, apart, is_of, merged, without_impossible_ways
+from shared.patterns.schema_merging import TYPES, Schema, is_of, merged
 from shared.patterns.schema_narrowing import in_own_scope, narrowed
 from shared.patterns.schema_objects import MAX_DEPTH, Depths, ObjectConverter
 from shared.patterns.schema_references import References
+from shared.patterns.schema_traits import apart, without_impossible_ways
 
 MAX_PARTS = 5_000
 SCALARS: Mapping[str, Callable[[Schema, str], FormPart]] = {

@@ -87,6 +87,8 @@ ANY_OF_TWO = [  # ways that break one rule of several
     {"anyOf": [{"not": {"anyOf": [{"required": ["a"]}], "required": ["b"]}}, {"required": ["c"]}]},
     {"anyOf": [{"required": ["a"]}, False]},
 ]
+CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], OTHERS: False}
+AND_B = {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
 LIMITS = {name: {"type": "integer"} for name in ("swap", "memory")}  # as Docker Compose has them
 CARD = {  # as React forms and PHP builders of schemas have it
     "properties": {"card": {"type": "number"}},
@@ -292,6 +294,7 @@ def test_schemas_that_tools_and_libraries_write_are_served(written: dict[str, An
         ({"patternProperties": {"^x": False}, "minProperties": 1}, ['{"key1":1}'], ["{}", '{"x":1}']),
         ({"dependentRequired": {"key1": ["b"]}, **TWO, OTHERS: {}}, ['{"key2":1,"key3":1}'], ['{"key1":1,"key2":1}']),
         ({"properties": LIMITS, "dependencies": {"swap": ["memory"]}}, ['{"swap":2,"memory":1}', "{}"], ['{"swap":2}']),
+        ({"oneOf": [CLOSED, CLOSED | AND_B]}, ['{"a":1}', '{"a":1,"b":2}'], ["{}", '{"a":1,"c":1}']),
         (CARD, ['{"card":1,"name":"a"}', "{}"], ['{"card":1}']),
         (HAS_PETS, ['{"pets":"No"}', '{"pets":"Yes","age":2}', "{}"], ['{"pets":"Yes"}']),
         ({"properties": {"a": True}, "allOf": NEEDS}, ['{"a":1,"b":1,"c":1}', "{}"], ['{"a":1,"b":1}']),
