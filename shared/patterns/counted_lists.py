@@ -16,7 +16,7 @@ from shared.patterns.json_strings import CHARACTER
 from shared.patterns.part_automaton import automaton_of, texts_of
 from shared.patterns.parts import Compiled, FormPart, JoinedParts, Looped, Parts, RepeatedPart, has_counter, inner_parts
 
-LEAST_STATES = 1_000  # of a list, if the budget has fewer
+MIN_STATES = 1_000  # of a list, if the budget has fewer
 ENOUGH_ITEMS, ENOUGH_CHARACTERS = 50, 20  # strings are cut for fewer items, but not below these characters
 CHARACTER_STATES = 10
 
@@ -38,7 +38,7 @@ def fitted(item: FormPart, least: int, most: int | None) -> Fitted:
     if most is None or not has_counter(item):
         return Fitted(item, most)
     budget, found = current_budget(), texts_of(item, EDGE)
-    own, states = len(found.accepting) if found is not None else 1, max(budget.list_states, LEAST_STATES)
+    own, states = len(found.accepting) if found is not None else 1, max(budget.list_states, MIN_STATES)
     fitting, whole = max(1, least, min(most, states // own)), _states(item, states)
     lengths = range(1, states // CHARACTER_STATES)
     length = bisect_right(lengths, states // max(1, least) - own, key=lambda each: _states(item, each))
