@@ -98,7 +98,7 @@ class Tokenizer:
         if not self._tokenizer.chat_template:
             raise BadInput("the model has no chat template; use /v1/completions", field)
         control = self._control
-        read = {name: value for name, value in (options or {}).items() if self.template_reads(name)}
+        read = self._read_options(options or {})
         if control is not None:
             turns, tools, read = [control.plain_turn(turn) for turn in turns], control.plain(tools), control.plain(read)
         try:
@@ -113,7 +113,7 @@ class Tokenizer:
 
     def reply_opening(self, options: Mapping[str, Any]) -> str:
         """The text with which the chat template begins the model's reply; empty if it refuses a chat of one message."""
-        read = {name: value for name, value in options.items() if self.template_reads(name)}
+        read = self._read_options(options)
         chat = [{"role": "user", "content": "hello"}]
         with suppress(Exception):  # as in encode_turns
             without, whole = (
@@ -133,6 +133,9 @@ class Tokenizer:
     def template_reads(self, option: str) -> bool:
         """Whether the chat template may have a variable of this name."""
         return option in self._template_words
+
+    def _read_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if self.template_reads(name)}
 
     def _encode(self, text: str, field: str, control: ControlTokens | None = None) -> list[int]:
         """`control`: has broken the control tokens of the text.

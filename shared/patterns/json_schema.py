@@ -206,9 +206,9 @@ class _Converter(ObjectConverter):
         if item is None and least > len(head):
             return None
         further = least - len(head), None if most is None else most - len(head)
-        if item is not None and most != len(head):
-            return array_of(head, *self._fitted(item, *further, (f"{field}.maxItems", f"{field}.items"), len(head)))
-        return array_of(head, item, *further)
+        if item is None:
+            return array_of(head, None, *further)
+        return array_of(head, *self._fitted(item, *further, (f"{field}.maxItems", f"{field}.items"), len(head)))
 
 
 def _types(schema: Schema, field: str) -> list[str]:

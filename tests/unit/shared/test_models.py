@@ -115,6 +115,7 @@ def test_a_relative_with_the_same_layers_is_served_as_its_family(
     assert (model.family, card.block_length, card.mask_token_id, card.max_length) == expected
     for field in ("block_length", "mask_token_id", "eos_token_id", "vocab_size", "max_length"):
         assert getattr(card, field) == getattr(model, field), field
+    assert card.begins_at_prompt == model.has_text_spans
 
 
 @pytest.mark.parametrize(
