@@ -1,7 +1,7 @@
-"""Lists with a largest number of items, whose items have counters themselves, as strings with a largest length have.
+"""Lists with a largest number of items, whose items have a counter already, such as strings with a `maxLength`.
 
-An automaton has one counter at a time. So either each item has states of its own, or characters have, and a counter
-counts the items. The first way has fewer items, the second one shorter strings.
+An automaton has one counter at a time. Either it counts characters, and each item has states of its own, which may
+lower the number of items. Or it counts items, and each character has states of its own, which may shorten the strings.
 """
 
 from bisect import bisect_right
@@ -16,13 +16,13 @@ from shared.patterns.json_strings import CHARACTER
 from shared.patterns.part_automaton import automaton_of, texts_of
 from shared.patterns.parts import Compiled, FormPart, JoinedParts, Looped, Parts, RepeatedPart, has_counter, inner_parts
 
-MIN_STATES = 1_000  # of a list, if the budget has fewer
-ENOUGH_ITEMS, ENOUGH_CHARACTERS = 50, 20  # strings are cut for fewer items, but not below these characters
-CHARACTER_STATES = 10
+MIN_STATES = 1_000  # that a list may take, also if the budget has fewer left
+ENOUGH_ITEMS, ENOUGH_CHARACTERS = 50, 20  # strings are cut if fewer items would fit, but not below these characters
+CHARACTER_STATES = 10  # an estimate, for one JSON character
 
 
-class Fitted(NamedTuple):
-    """An item of a list, and how many there may be. `length`: of its strings, if it is lower than they may have."""
+class FittedItem(NamedTuple):
+    """An item of a list, and how many there may be. `length`: of its strings, if shortened; else None."""
 
     item: FormPart
     most: int | None
@@ -30,34 +30,35 @@ class Fitted(NamedTuple):
 
 
 class _NotCutError(Exception):
-    """A counter does not count characters, or no text is as short as it has to be."""
+    """One of the counters counts no characters, or no text is as short as it has to be."""
 
 
-def fitted(item: FormPart, least: int, most: int | None) -> Fitted:
-    """A list of at least `least` of the items, with as many states as the budget has left."""
+def fitted(item: FormPart, least: int, most: int | None) -> FittedItem:
+    """Lower the number of items, or shorten their strings, so that the list needs about the states that the budget has
+    left, of which it takes them. The number stays `least` or more."""
     if most is None or not has_counter(item):
-        return Fitted(item, most)
+        return FittedItem(item, most)
     budget, found = current_budget(), texts_of(item, EDGE)
-    own, states = len(found.accepting) if found is not None else 1, max(budget.list_states, MIN_STATES)
-    fitting, whole = max(1, least, min(most, states // own)), _states(item, states)
+    item_states, states = len(found.accepting) if found is not None else 1, max(budget.list_states, MIN_STATES)
+    fitting, uncut_states = max(1, least, min(most, states // item_states)), _states(item, states)
     lengths = range(1, states // CHARACTER_STATES)
-    length = bisect_right(lengths, states // max(1, least) - own, key=lambda each: _states(item, each))
-    of_strings = _states(item, length)
-    if of_strings == whole:
-        is_better = fitting < most or own + whole < own * fitting
+    length = bisect_right(lengths, states // max(1, least) - item_states, key=lambda each: _states(item, each))
+    cut_states = _states(item, length)
+    if cut_states == uncut_states:
+        is_better = fitting < most or item_states + uncut_states < item_states * fitting
     else:
         is_better = fitting < min(most, ENOUGH_ITEMS) and length >= ENOUGH_CHARACTERS
     if is_better and budget.may_cut:
         with suppress(_NotCutError):
             cut = _cut(item, length)
-            budget.list_states -= max(1, least) * (own + of_strings)
-            return Fitted(cut, most, length if of_strings < whole else None)
-    budget.list_states -= own * fitting
-    return Fitted(item, fitting)
+            budget.list_states -= max(1, least) * (item_states + cut_states)
+            return FittedItem(cut, most, length if cut_states < uncut_states else None)
+    budget.list_states -= item_states * fitting
+    return FittedItem(item, fitting)
 
 
 def _states(part: FormPart, length: int) -> int:
-    """Of the strings with a counter, if states count up to `length` characters of each."""
+    """About the states that the strings with a counter need without it, with up to `length` characters each."""
     match part:
         case Looped(JoinedParts(()), most=int(most)):
             return CHARACTER_STATES * min(most, length)
@@ -68,7 +69,8 @@ def _states(part: FormPart, length: int) -> int:
 
 
 def _cut(part: FormPart, length: int) -> FormPart:
-    """The part, with states for the characters of its strings in place of counters. Raises: _NotCutError."""
+    """The part, with its counted strings shortened to `length` characters, which have states in place of a counter.
+    Raises: _NotCutError."""
     if not has_counter(part):
         return part
     match part:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.api.thoughts import KINDS, Thoughts
+from services.gateway.api.thoughts import KINDS, ThoughtMarks
 from services.gateway.api.tool_calls.call_syntax import GemmaCalls, TaggedCalls
 from services.gateway.api.tool_calls.call_text import Call, CallStream, NewThought
 from services.gateway.api.tool_calls.use import ToolUse, UsableTool
@@ -33,13 +33,15 @@ PIECES = ["<think>", "</think>", "<thi", "</", "<|channel>", "<channel|>", "thou
     ],
 )
 def test_a_thought_at_the_beginning_is_split_from_the_answer(
-    thoughts: Thoughts, text: str, split: tuple[str, str]
+    thoughts: ThoughtMarks, text: str, split: tuple[str, str]
 ) -> None:
     assert thoughts.split(text, is_whole=True) == split
 
 
 @given(st.sampled_from([GEMMA, TAGS, OPENED]), st.lists(st.sampled_from(PIECES)).map("".join), st.data())
-def test_the_split_of_a_part_begins_the_split_of_the_whole(thoughts: Thoughts, text: str, data: st.DataObject) -> None:
+def test_the_split_of_a_part_begins_the_split_of_the_whole(
+    thoughts: ThoughtMarks, text: str, data: st.DataObject
+) -> None:
     part = text[: data.draw(st.integers(0, len(text)))]
     (thought, answer), whole = thoughts.split(part, is_whole=False), thoughts.split(text, is_whole=True)
     assert whole[0].startswith(thought)

@@ -133,10 +133,13 @@ def test_a_split_model_has_the_same_steps(checkpoint: Path) -> None:
     ("changed", "message"),
     [
         ({"mscale": 2.0}, "mscale"),
+        ({"mscale": None, "mscale_all_dim": None}, "mscale"),
+        ({"attention_factor": 1.2}, "attention_factor"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"truncate": False}, "truncate"),
         ({"rope_type": "longrope"}, "rope_type is 'longrope'"),
         ({"factor": 0}, "factor must be a finite number above 0"),
-        ({"original_max_position_embeddings": 64}, "queries are scaled from position 64 on"),
+        ({"original_max_position_embeddings": 64}, "scales queries from position 64 on"),
     ],
 )
 def test_another_rotation_is_refused_by_name(checkpoint: Path, changed: dict[str, object], message: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from services.gateway.api.prompts import Chat, Turn
-from services.gateway.api.thoughts import Thoughts
+from services.gateway.api.thoughts import ThoughtMarks
 from services.gateway.api.tool_calls.call_syntax import CallSyntax, call_form
 from services.gateway.api.tool_calls.call_text import ReadText
 from services.gateway.errors import MAX_NAME_LENGTH
@@ -67,7 +67,7 @@ class ToolUse:
     is_required: bool = False
     several: bool = True
     is_named: bool = False
-    thoughts: Thoughts | None = None  # None: all text is an answer
+    thoughts: ThoughtMarks | None = None  # None: all text is an answer
 
     @classmethod
     def of(cls, syntax: CallSyntax, tools: Sequence[UsableTool], rules: CallRules) -> Self:

@@ -1,7 +1,8 @@
-"""Nemotron-Labs-Diffusion: Ministral 3's layers. Finished text attends to earlier tokens only, as in an autoregressive
-model, and its last token predicts the first one of the next block; a block attends to itself and the text before it.
+"""Nemotron-Labs-Diffusion: Ministral 3's layers, whose weights have the names of Qwen's. The prompt and finished blocks
+are causal, as in an autoregressive model, and their last token predicts the first one of the next block; that block
+attends to itself and to all text before it.
 
-Source: the published modelling file of NVIDIA's Nemotron-Labs-Diffusion, decoding with a causal context.
+Source: the published modelling file of NVIDIA's Nemotron-Labs-Diffusion, run with a causal context.
 """
 
 from services.worker.model.families.config import ModelConfig, Yarn
@@ -15,16 +16,25 @@ def _parse(raw: RawConfig) -> ModelConfig:
     rope, yarn = raw.get("rope_parameters") or {}, None
     if rope.get("rope_type") == "yarn":
         yarn = _yarn(DEFAULT_BETAS | rope)
-        raw = {**raw, "rope_parameters": {"rope_theta": rope["rope_theta"]}}
+        # The rest of the rotation, without the stretch that `qwen_fields` refuses
+        kept = {name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+        raw = {**raw, "rope_parameters": kept}
     config = ModelConfig(family="nemotron_labs", **qwen_fields(raw), causal_text=True, yarn=yarn)
     if yarn is not None and rope.get("llama_4_scaling_beta") and config.max_length > yarn.original_length:
-        raise ValueError(f"queries are scaled from position {yarn.original_length} on, which is not implemented")
+        length = yarn.original_length
+        raise ValueError(f"llama_4_scaling_beta scales queries from position {length} on, which is not implemented")
     return config
 
 
 def _yarn(rope: RawConfig) -> Yarn:
-    if rope.get("mscale", 1) != rope.get("mscale_all_dim", 1) or not rope.get("truncate", True):
-        raise ValueError("yarn with other values of mscale and mscale_all_dim, or of truncate, is not implemented")
+    # Otherwise transformers scales the rotated queries and keys
+    is_unscaled = rope.get("mscale") and rope.get("mscale") == rope.get("mscale_all_dim")
+    if not is_unscaled or rope.get("attention_factor") not in (None, 1):
+        raise ValueError(
+            "yarn needs equal mscale and mscale_all_dim, and no attention_factor: others are not implemented"
+        )
+    if not rope.get("truncate", True):
+        raise ValueError("yarn without truncate is not implemented")
     return Yarn(
         factor=real(rope, "factor"),
         original_length=whole(rope, "original_max_position_embeddings"),
